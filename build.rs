@@ -1,0 +1,15 @@
+//! Compiles the protocol with protox, so that no `protoc` is needed on the machine.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let files = [
+        "fencepost/worker/v1/worker.proto",
+        "fencepost/producer/v1/producer.proto",
+    ];
+    println!("cargo:rerun-if-changed=proto");
+    println!("cargo:rerun-if-changed=migrations");
+    let descriptors = protox::compile(files, ["proto"])?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .compile_fds(descriptors)?;
+    Ok(())
+}

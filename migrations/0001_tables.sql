@@ -1,0 +1,261 @@
+-- All tables of the model. A task has one narrow row in `live` until it ends, then one in `outcome`.
+-- No foreign keys and no triggers: a hot row must not lock a shared parent (multixacts), and the
+-- statements that move rows keep the tables in step themselves.
+
+set local lock_timeout = '5s';
+
+create table fencepost.namespace (
+    namespace_id int generated always as identity primary key,
+    name text not null unique,
+    weight int not null default 1 check (weight between 1 and 1000),
+    max_in_flight int check (max_in_flight >= 0),
+    placement jsonb not null default '{"mode": "anywhere"}',
+    require_declared_queues boolean not null default false,
+    max_attempts int check (max_attempts between 1 and 1000),
+    backoff_base_ms int check (backoff_base_ms >= 0),
+    backoff_multiplier double precision check (backoff_multiplier >= 1),
+    backoff_max_ms int check (backoff_max_ms >= 0),
+    paused jsonb,
+    version bigint not null default 1,
+    created_at timestamptz not null default clock_timestamp()
+);
+
+-- An empty node means none, so that the unique index needs no null rule (PostgreSQL 14 has no such clause).
+create table fencepost.route (
+    route_id int generated always as identity primary key,
+    namespace_id int not null,
+    task_queue text not null,
+    task_type text not null,
+    node text not null default '',
+    declared boolean not null default false,
+    max_in_flight int check (max_in_flight >= 0),
+    max_attempts int check (max_attempts between 1 and 1000),
+    backoff_base_ms int check (backoff_base_ms >= 0),
+    backoff_multiplier double precision check (backoff_multiplier >= 1),
+    backoff_max_ms int check (backoff_max_ms >= 0),
+    unserved text not null default 'wait' check (unserved in ('wait', 'strict')),
+    paused jsonb,
+    version bigint not null default 1,
+    created_at timestamptz not null default clock_timestamp(),
+    unique (namespace_id, task_queue, task_type, node)
+);
+
+-- The body: written once, read at delivery. One partition a day by the time in the id.
+create table fencepost.task (
+    id bigint not null,
+    -- the task that this one is a redrive of, else its own id: handlers' idempotency keys come from it
+    origin bigint not null,
+    enqueued_at timestamptz not null,
+    route_id int not null,
+    max_attempts int,
+    run_timeout_ms int,
+    heartbeat_timeout_ms int,
+    schedule_to_start_ms bigint,
+    settle_accepted boolean not null default false,
+    workflow_id bigint,
+    run_id bigint,
+    ordinal int,
+    content_type text not null,
+    dispatch_key text,
+    concurrency_key text,
+    labels jsonb,
+    options jsonb,
+    payload bytea not null,
+    primary key (id)
+) partition by range (id);
+
+-- state: 0 ready, 1 claimed. hold bits: 1 workflow paused, 2 key busy, 4 throttled.
+create table fencepost.live (
+    id bigint not null primary key,
+    visible_after timestamptz not null,
+    claimed_at timestamptz,
+    deadline timestamptz,
+    dispatcher bigint,
+    sweep bigint,
+    route_id int not null,
+    run_timeout_ms int,
+    attempt int not null default 0,
+    losses int not null default 0,
+    epoch int not null default 0,
+    fence int not null default 0,
+    state smallint not null default 0,
+    hold smallint not null default 0,
+    priority smallint not null default 1,
+    cancel_requested boolean not null default false
+) with (
+    -- Rows live for seconds: what vacuum has to do is set by churn, never by the size of the table.
+    fillfactor = 85,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_scale_factor = 0,
+    autovacuum_vacuum_insert_threshold = 10000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0,
+    autovacuum_analyze_threshold = 5000,
+    vacuum_index_cleanup = on,
+    -- Truncation takes an exclusive lock that every claim would wait behind.
+    vacuum_truncate = off
+);
+
+create index live_claim on fencepost.live (route_id, priority, visible_after, id)
+where state = 0 and hold = 0;
+
+create index live_dispatcher on fencepost.live (dispatcher)
+where dispatcher is not null;
+
+-- state: 1 done, 2 failed, 3 cancelled. epoch and fence are null unless a worker's report ended the task.
+create table fencepost.outcome (
+    id bigint not null,
+    ended_at timestamptz not null,
+    claimed_at timestamptz,
+    attempt int not null,
+    epoch int,
+    fence int,
+    state smallint not null,
+    worker text,
+    error_class text,
+    error_message text,
+    result_type text,
+    result bytea,
+    primary key (id)
+) partition by range (id);
+
+create table fencepost.failure (
+    id bigint not null,
+    failed_at timestamptz not null,
+    claimed_at timestamptz,
+    attempt int not null,
+    epoch int not null,
+    fence int not null,
+    move text not null,
+    worker text,
+    node text,
+    error_class text not null,
+    error_message text
+) partition by range (id);
+
+create index failure_id on fencepost.failure (id);
+
+create table fencepost.dead_letter (
+    id bigint not null primary key,
+    origin bigint not null,
+    dead_at timestamptz not null,
+    enqueued_at timestamptz not null,
+    route_id int not null,
+    attempt int not null,
+    losses int not null,
+    epoch int not null,
+    fence int not null,
+    priority smallint not null,
+    cause text not null,
+    error_class text not null,
+    error_message text,
+    judged boolean not null default false,
+    redriven_as bigint,
+    max_attempts int,
+    run_timeout_ms int,
+    heartbeat_timeout_ms int,
+    schedule_to_start_ms bigint,
+    settle_accepted boolean not null,
+    workflow_id bigint,
+    run_id bigint,
+    ordinal int,
+    content_type text not null,
+    concurrency_key text,
+    labels jsonb,
+    options jsonb,
+    payload bytea not null
+);
+
+create index dead_letter_route on fencepost.dead_letter (route_id, dead_at);
+
+-- A unique index cannot span partitions, so keys stand in a table of their own.
+-- `remember` runs from the task's end, which the outcome has: settling never writes here.
+create table fencepost.dispatch_key (
+    namespace_id int not null,
+    key text not null,
+    task_id bigint not null,
+    remember interval not null,
+    primary key (namespace_id, key)
+);
+
+-- One row per start of a replica. `sleeping` stands in no index, so that flipping it is a cheap update in place.
+create table fencepost.dispatcher (
+    id bigint generated always as identity primary key,
+    name text not null,
+    version text not null,
+    beat bigint not null default 0,
+    heartbeat_at timestamptz not null default clock_timestamp(),
+    started_at timestamptz not null default clock_timestamp(),
+    sleeping boolean not null default false,
+    draining boolean not null default false,
+    dead_at timestamptz
+) with (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 200,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+create table fencepost.fleet (
+    dispatcher bigint not null,
+    slot_group text not null,
+    slots int not null,
+    max_frame_bytes bigint not null,
+    primary key (dispatcher, slot_group)
+);
+
+create table fencepost.worker (
+    worker_id text not null primary key,
+    dispatcher bigint not null,
+    identity text not null,
+    instance text not null,
+    task_queue text not null,
+    task_types text[] not null,
+    namespaces text[] not null,
+    node text not null default '',
+    slots int not null,
+    build_id text not null default '',
+    connected_at timestamptz not null default clock_timestamp()
+);
+
+create table fencepost.workflow (
+    workflow_id bigint not null,
+    run_id bigint not null,
+    namespace_id int not null,
+    name text not null default '',
+    mode text not null check (mode in ('all', 'race', 'fail_fast')),
+    state text not null default 'running' check (state in ('running', 'done', 'failed', 'cancelled')),
+    paused jsonb,
+    created_at timestamptz not null default clock_timestamp(),
+    ended_at timestamptz,
+    primary key (workflow_id, run_id)
+);
+
+create table fencepost.workflow_member (
+    workflow_id bigint not null,
+    run_id bigint not null,
+    ordinal int not null,
+    task_id bigint not null,
+    primary key (workflow_id, run_id, ordinal)
+);
+
+create table fencepost.workflow_event (
+    workflow_id bigint not null,
+    run_id bigint not null,
+    sequence int not null,
+    kind text not null,
+    ordinal int,
+    detail jsonb,
+    recorded_at timestamptz not null default clock_timestamp(),
+    primary key (workflow_id, run_id, sequence)
+);
+
+-- Limits that every door checks, so they stand where every door looks. One row.
+create table fencepost.limits (
+    only_row boolean primary key default true check (only_row),
+    payload_bytes int not null default 1048576 check (payload_bytes between 1 and 67108864),
+    result_bytes int not null default 1048576 check (result_bytes between 1 and 67108864)
+);
+
+insert into fencepost.limits default values;

@@ -1,0 +1,1 @@
+//! A private PostgreSQL server from the machine's own binaries.

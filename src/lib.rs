@@ -1,0 +1,10 @@
+//! fencepost: a durable task dispatcher on PostgreSQL.
+//!
+//! Applications commit tasks together with their own data; replicas claim them with
+//! `for update skip locked` and push each one to a connected worker; results, retries and dead
+//! letters are settled in SQL, fenced. See ARCHITECTURE.md for the picture and the reading order.
+
+pub mod domain;
+pub mod embedded;
+pub mod proto;
+pub mod store;

@@ -1,0 +1,1 @@
+//! The only module that speaks SQL: one typed function for each file in `sql/`.
