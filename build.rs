@@ -10,6 +10,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(files, ["proto"])?;
     tonic_prost_build::configure()
         .bytes(".")
+        // The call is named Connect, as the generated transport helper would be.
+        .build_transport(false)
         .compile_fds(descriptors)?;
     Ok(())
 }
