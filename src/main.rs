@@ -1,1 +1,3 @@
-fn main(){}
+//! Parses the command line and returns an exit code.
+
+fn main() {}

@@ -1,6 +1,12 @@
 //! The generated protocol types; the files in `proto/` are their documentation.
 
-#![allow(missing_docs, clippy::all, clippy::pedantic, clippy::restriction, reason = "generated code")]
+#![allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    reason = "generated code"
+)]
 
 /// Frames between a dispatcher and its workers.
 pub mod worker {

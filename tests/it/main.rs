@@ -1,1 +1,19 @@
-fn main(){}
+//! The one integration binary: real PostgreSQL, real processes, no mocks.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and its tasks end with its runtime"
+)]
+#![allow(
+    clippy::too_many_lines,
+    clippy::missing_panics_doc,
+    unreachable_pub,
+    reason = "a scenario reads best in one piece; helpers are seen by this binary alone"
+)]
