@@ -17,3 +17,6 @@
     unreachable_pub,
     reason = "a scenario reads best in one piece; helpers are seen by this binary alone"
 )]
+
+mod embedded;
+mod support;

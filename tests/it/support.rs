@@ -1,0 +1,5 @@
+//! What the tests share.
+
+mod eventually;
+
+pub use eventually::eventually;
