@@ -1,0 +1,58 @@
+-- Cancels tasks: $1 ids (unique), $2 grace in milliseconds that a running one gets, $3 reason. A waiting one
+-- ends at once; a running one is marked, keeps its slot, and ends with its next report or when the grace is over.
+-- Answers id, owner of a running one, and state: cancelled, requested, or what the task had ended as; a task
+-- that never was is left out.
+with locked as materialized (
+    select
+        live.id,
+        live.state,
+        live.attempt,
+        live.dispatcher
+    from fencepost.live
+    where live.id = any($1::bigint [])
+    order by live.id
+    for update
+),
+
+removed as (
+    delete from fencepost.live
+    where live.id = any(array(select locked.id from locked where locked.state = 0))
+),
+
+ended as (
+    insert into fencepost.outcome (id, ended_at, attempt, state, error_class, error_message)
+    select
+        locked.id,
+        statement_timestamp(),
+        locked.attempt,
+        3,
+        'cancelled',
+        left($3::text, 4096)
+    from locked
+    where locked.state = 0
+),
+
+marked as (
+    update fencepost.live
+    set
+        cancel_requested = true,
+        deadline = least(live.deadline, statement_timestamp() + $2::bigint * interval '1 millisecond')
+    where live.id = any(array(select locked.id from locked where locked.state = 1))
+)
+
+select
+    asked.id,
+    locked.dispatcher,
+    case
+        when locked.state = 0 then 'cancelled'
+        when locked.state = 1 then 'requested'
+        when outcome.state = 1 then 'done'
+        when outcome.state = 2 then 'failed'
+        when outcome.state = 3 then 'cancelled'
+        -- ended while this statement waited for its row
+        else 'ended'
+    end as state
+from unnest($1::bigint []) as asked (id)
+left join locked on locked.id = asked.id
+left join fencepost.outcome on outcome.id = asked.id
+where locked.id is not null or exists (select from fencepost.task where task.id = asked.id)

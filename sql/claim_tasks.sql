@@ -1,0 +1,73 @@
+-- Claims due tasks for one replica: at most $5 a lane and $9[group] a slot group, best lanes first.
+-- $1 dispatcher, $2 sweep number; per lane: $3 route, $4 priority, $5 limit, $6 and $7 the low-water mark
+-- (visible_after, id), $8 slot group from 1; $9 free slots of each group; $10 milliseconds that a deadline
+-- allows beyond the run timeout, $11 run timeout of tasks without one of their own (0 for none).
+-- A dead dispatcher claims nothing. Rows that are locked and then cut stay ready. Only the update's returning
+-- says what was taken. state and hold are literals, so that every plan can use the partial index.
+with me as materialized (
+    select dispatcher.id
+    from fencepost.dispatcher
+    where dispatcher.id = $1::bigint and dispatcher.dead_at is null
+),
+
+picked as materialized (
+    select
+        due.tid,
+        lane.slot_group,
+        row_number() over (
+            partition by lane.slot_group
+            order by lane.priority, due.visible_after, due.id
+        ) as place
+    from me
+    cross join unnest(
+        $3::int [], $4::smallint [], $5::int [], $6::timestamptz [], $7::bigint [], $8::int []
+    ) as lane (route_id, priority, quantity, low_at, low_id, slot_group)
+    cross join lateral (
+        select
+            live.ctid as tid,
+            live.visible_after,
+            live.id
+        from fencepost.live
+        where
+            live.state = 0
+            and live.hold = 0
+            and live.route_id = lane.route_id
+            and live.priority = lane.priority
+            and live.visible_after <= statement_timestamp()
+            and (live.visible_after, live.id) > (lane.low_at, lane.low_id)
+        order by live.visible_after, live.id
+        limit lane.quantity
+        for update skip locked
+    ) as due
+)
+
+update fencepost.live
+set
+    state = 1,
+    fence = live.fence + 1,
+    dispatcher = $1::bigint,
+    sweep = $2::bigint,
+    claimed_at = statement_timestamp(),
+    deadline = case
+        when coalesce(live.run_timeout_ms, $11::bigint) > 0
+            then
+                statement_timestamp()
+                + (coalesce(live.run_timeout_ms, $11::bigint) + $10::bigint) * interval '1 millisecond'
+    end
+where
+    live.ctid = any(array(
+        select picked.tid
+        from picked
+        where picked.place <= ($9::int [])[picked.slot_group]
+    ))
+    and live.state = 0
+returning
+    live.id,
+    live.route_id,
+    live.priority,
+    live.visible_after,
+    live.attempt,
+    live.losses,
+    live.epoch,
+    live.fence,
+    statement_timestamp() as claimed_at
