@@ -1,6 +1,6 @@
--- Takes over running tasks that a worker brings along from another replica: $1 ids (unique), $2 epochs, $3 fences,
+-- Takes over running tasks that a worker brings along from another replica: $1 ids (sorted, unique), $2 epochs, $3 fences,
 -- $4 dispatcher, $5 milliseconds that a deadline allows beyond the run timeout, $6 run timeout of tasks without
--- one of their own. The delivery must still be the current one, claimed by anyone or put back and not claimed
+-- one of their own, $7 sweep number, so that an adoption of unknown outcome can be found again. The delivery must still be the current one, claimed by anyone or put back and not claimed
 -- again. Answers the rows that are this dispatcher's now.
 with me as materialized (
     select dispatcher.id
@@ -28,7 +28,7 @@ update fencepost.live
 set
     state = 1,
     dispatcher = $4::bigint,
-    sweep = null,
+    sweep = $7::bigint,
     claimed_at = statement_timestamp(),
     deadline = case
         when live.cancel_requested then live.deadline

@@ -49,6 +49,11 @@ select
     case when judged.cancel_requested then 3 else 1 end,
     judged.worker,
     case when not judged.cancel_requested then judged.result_type end,
-    case when not judged.cancel_requested then judged.result end
+    case
+        when judged.cancel_requested then null
+        -- what PostgreSQL cannot store as JSON raises here, and the settler ends that one task
+        when judged.result_type = 'application/json' then fencepost.normal_json(judged.result)
+        else judged.result
+    end
 from judged
 returning outcome.id

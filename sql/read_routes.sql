@@ -1,0 +1,14 @@
+-- Routes by number, each setting the route's own, else its namespace's, else null: $1 routes.
+select
+    route.route_id,
+    namespace.name as namespace,
+    route.task_queue,
+    route.task_type,
+    route.node,
+    coalesce(route.max_attempts, namespace.max_attempts) as max_attempts,
+    coalesce(route.backoff_base_ms, namespace.backoff_base_ms) as backoff_base_ms,
+    coalesce(route.backoff_multiplier, namespace.backoff_multiplier) as backoff_multiplier,
+    coalesce(route.backoff_max_ms, namespace.backoff_max_ms) as backoff_max_ms
+from fencepost.route
+inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
+where route.route_id = any($1::int [])
