@@ -18,5 +18,6 @@
     reason = "a scenario reads best in one piece; helpers are seen by this binary alone"
 )]
 
+mod architecture;
 mod embedded;
 mod support;
