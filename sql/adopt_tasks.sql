@@ -1,7 +1,8 @@
--- Takes over running tasks that a worker brings along from another replica: $1 ids (sorted, unique), $2 epochs, $3 fences,
--- $4 dispatcher, $5 milliseconds that a deadline allows beyond the run timeout, $6 run timeout of tasks without
--- one of their own, $7 sweep number, so that an adoption of unknown outcome can be found again. The delivery must still be the current one, claimed by anyone or put back and not claimed
--- again. Answers the rows that are this dispatcher's now.
+-- Takes over running tasks that a worker brings along from another replica: $1 ids (sorted, unique), $2 epochs, $3
+-- fences, $4 dispatcher, $5 milliseconds that a deadline allows beyond the run timeout, $6 run timeout of tasks
+-- without one of their own, $7 sweep number, so that an adoption of unknown outcome can be found again. The
+-- delivery must still be the current one, claimed by anyone or put back and not claimed again. Answers the rows
+-- that are this dispatcher's now.
 with me as materialized (
     select dispatcher.id
     from fencepost.dispatcher
@@ -15,7 +16,7 @@ locked as materialized (
         mine.fence as current_fence,
         mine.cancel_requested
     from me
-    cross join unnest($1::bigint [], $2::int [], $3::int []) as given (id, epoch, fence)
+    cross join unnest($1::bigint[], $2::int[], $3::int[]) as given (id, epoch, fence)
     cross join lateral (
         select live.*
         from fencepost.live

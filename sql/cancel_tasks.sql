@@ -9,7 +9,7 @@ with locked as materialized (
         live.attempt,
         live.dispatcher
     from fencepost.live
-    where live.id = any($1::bigint [])
+    where live.id = any($1::bigint[])
     order by live.id
     for update
 ),
@@ -52,7 +52,7 @@ select
         -- ended while this statement waited for its row
         else 'ended'
     end as state
-from unnest($1::bigint []) as asked (id)
+from unnest($1::bigint[]) as asked (id)
 left join locked on locked.id = asked.id
 left join fencepost.outcome on outcome.id = asked.id
 where locked.id is not null or exists (select from fencepost.task where task.id = asked.id)

@@ -19,9 +19,10 @@ picked as materialized (
             order by lane.priority, due.visible_after, due.id
         ) as place
     from me
-    cross join unnest(
-        $3::int [], $4::smallint [], $5::int [], $6::timestamptz [], $7::bigint [], $8::int []
-    ) as lane (route_id, priority, quantity, low_at, low_id, slot_group)
+    cross join
+        unnest(
+            $3::int[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[], $8::int[]
+        ) as lane (route_id, priority, quantity, low_at, low_id, slot_group)
     cross join lateral (
         select
             live.ctid as tid,
@@ -58,7 +59,7 @@ where
     live.ctid = any(array(
         select picked.tid
         from picked
-        where picked.place <= ($9::int [])[picked.slot_group]
+        where picked.place <= ($9::int[])[picked.slot_group]
     ))
     and live.state = 0
 returning

@@ -11,8 +11,8 @@ with locked as materialized (
         mine.claimed_at,
         mine.cancel_requested
     from unnest(
-        $1::bigint [], $2::int [], $3::int [], $4::bytea [], $5::text [], $6::text []
-    ) as given (id, epoch, fence, result, result_type, worker)
+            $1::bigint[], $2::int[], $3::int[], $4::bytea[], $5::text[], $6::text[]
+        ) as given (id, epoch, fence, result, result_type, worker)
     cross join lateral (
         select
             live.epoch,

@@ -4,4 +4,4 @@ select
     live.epoch,
     live.fence
 from fencepost.live
-where live.dispatcher = $1::bigint and live.sweep = any($2::bigint [])
+where live.dispatcher = $1::bigint and live.sweep = any($2::bigint[])

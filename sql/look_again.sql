@@ -42,5 +42,5 @@ select
         else 'superseded'
     end as verdict
 from unnest(
-    $1::bigint [], $2::int [], $3::int [], $4::boolean [], $5::text [], $6::bigint []
-) as given (id, epoch, fence, success, worker, owner)
+        $1::bigint[], $2::int[], $3::int[], $4::boolean[], $5::text[], $6::bigint[]
+    ) as given (id, epoch, fence, success, worker, owner)

@@ -3,7 +3,7 @@ update fencepost.dispatcher
 set
     dead_at = statement_timestamp(),
     sleeping = false
-from unnest($1::bigint [], $2::bigint []) as silent (id, beat)
+from unnest($1::bigint[], $2::bigint[]) as silent (id, beat)
 where
     dispatcher.id = silent.id
     and dispatcher.beat = silent.beat

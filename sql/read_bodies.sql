@@ -14,4 +14,4 @@ select
     task.options::text as options,
     task.payload
 from fencepost.task
-where task.id = any($1::bigint [])
+where task.id = any($1::bigint[])

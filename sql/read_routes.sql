@@ -11,4 +11,4 @@ select
     coalesce(route.backoff_max_ms, namespace.backoff_max_ms) as backoff_max_ms
 from fencepost.route
 inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
-where route.route_id = any($1::int [])
+where route.route_id = any($1::int[])

@@ -32,9 +32,9 @@ locked as materialized (
         mine.claimed_at,
         mine.cancel_requested
     from unnest(
-        $1::bigint [], $2::int [], $3::int [], $4::bigint [], $5::text [], $6::bigint [],
-        $7::text [], $8::text [], $9::text [], $10::text []
-    ) as given (id, epoch, fence, owner, move, delay_ms, error_class, error_message, worker, node)
+            $1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::bigint[],
+            $7::text[], $8::text[], $9::text[], $10::text[]
+        ) as given (id, epoch, fence, owner, move, delay_ms, error_class, error_message, worker, node)
     cross join lateral (
         select live.*
         from fencepost.live
