@@ -1,1 +1,9 @@
 //! Pure values and decisions: no I/O, no async, no clock.
+
+pub mod backoff;
+pub mod id;
+pub mod outcome;
+pub mod policy;
+pub mod route;
+pub mod settlement;
+pub mod task;

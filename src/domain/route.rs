@@ -1,0 +1,28 @@
+//! Where tasks go: an interned (namespace, task queue, task type, node) with its settings.
+
+use std::time::Duration;
+
+use super::id::RouteId;
+
+/// One route and what it (or its namespace) sets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// Its number in `live`.
+    pub id: RouteId,
+    /// Tenant.
+    pub namespace: String,
+    /// Pool of workers.
+    pub task_queue: String,
+    /// What the worker must know how to do.
+    pub task_type: String,
+    /// Empty for none; else only workers on that node may serve it.
+    pub node: String,
+    /// Tries before a dead letter.
+    pub max_attempts: Option<u32>,
+    /// First wait between tries.
+    pub backoff_base: Option<Duration>,
+    /// Growth of the wait.
+    pub backoff_multiplier: Option<f64>,
+    /// Longest wait.
+    pub backoff_max: Option<Duration>,
+}

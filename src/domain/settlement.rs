@@ -1,0 +1,111 @@
+//! The one place that decides what an outcome means.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::outcome::{Failure, Outcome};
+use super::policy::Policy;
+
+/// A move of a claimed task that is not its success: a row of the rule book in `sql/return_tasks.sql`, which
+/// says what each does to attempt, epoch and losses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// Another try after a wait.
+    Retry,
+    /// Another try after a wait; the worker is told to stop.
+    TimeOut,
+    /// Another try at once: the worker is lost.
+    RetryAtOnce,
+    /// The same try again: nobody took it.
+    NotAccepted,
+    /// The same try later.
+    Snooze,
+    /// The same delivery right again: the worker never saw it.
+    Release,
+    /// The same try again: the replica is dead.
+    ReArm,
+    /// The end, after a try.
+    DeadLetter,
+    /// The end, before any try.
+    Unservable,
+}
+
+impl Move {
+    /// Its name in SQL.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::TimeOut => "time_out",
+            Self::RetryAtOnce => "retry_at_once",
+            Self::NotAccepted => "not_accepted",
+            Self::Snooze => "snooze",
+            Self::Release => "release",
+            Self::ReArm => "re_arm",
+            Self::DeadLetter => "dead_letter",
+            Self::Unservable => "unservable",
+        }
+    }
+}
+
+/// What is written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Settlement {
+    /// The task is done.
+    Complete {
+        /// The result and its media type.
+        result: Option<(Bytes, String)>,
+    },
+    /// The task goes back to the line, or ends without success.
+    Return {
+        /// How.
+        how: Move,
+        /// Until it is due again; `None` keeps its place in the line.
+        delay: Option<Duration>,
+        /// Why, where there is something to say.
+        error: Option<Failure>,
+    },
+}
+
+/// Turns what happened into what is written. `attempt` counts the failed tries before this one, from 0;
+/// `jitter` in `0.0..=1.0` spreads the backoff.
+#[must_use]
+pub fn decide(outcome: Outcome, attempt: u32, policy: &Policy, jitter: f64) -> Settlement {
+    let spent = attempt.saturating_add(1) >= policy.max_attempts;
+    let back = |how, delay, error| Settlement::Return { how, delay, error };
+    let another_try = |how, delay: Option<Duration>, error: Failure| {
+        if spent { back(Move::DeadLetter, None, Some(error)) } else { back(how, delay, Some(error)) }
+    };
+    match outcome {
+        Outcome::Succeeded { result } => Settlement::Complete { result },
+        Outcome::Failed { error, retry_after } => {
+            let wait = retry_after.unwrap_or_else(|| policy.backoff.delay(attempt, jitter));
+            another_try(Move::Retry, Some(wait), error)
+        }
+        Outcome::TimedOut(error) => another_try(Move::TimeOut, Some(policy.backoff.delay(attempt, jitter)), error),
+        Outcome::ConnectionLost { accepted: true } => another_try(
+            Move::RetryAtOnce,
+            None,
+            Failure::new("connection_lost", "The worker's connection ended and it did not come back with the task."),
+        ),
+        Outcome::Terminal(error) | Outcome::ResultRefused(error) => back(Move::DeadLetter, None, Some(error)),
+        Outcome::Unservable(error) => back(Move::Unservable, None, Some(error)),
+        Outcome::Snoozed(delay) => back(Move::Snooze, Some(delay), None),
+        Outcome::Stopped => back(Move::Snooze, None, None),
+        Outcome::NotTaken | Outcome::ReplicaGone { announced: true } => back(Move::Release, None, None),
+        Outcome::NotAccepted | Outcome::ConnectionLost { accepted: false } => back(
+            Move::NotAccepted,
+            None,
+            Some(Failure::new("not_accepted", "The worker neither accepted nor refused the task in time.")),
+        ),
+        Outcome::ReplicaGone { announced: false } => back(
+            Move::ReArm,
+            None,
+            Some(Failure::new("replica_gone", "The replica that held the claim was declared dead.")),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Replicas: their rows, their heartbeats, and whether they sleep.
+
+use super::Error;
+use super::pool::Client;
+use crate::domain::id::{DispatcherId, RouteId};
+
+const REGISTER: &str = include_str!("../../sql/register_dispatcher.sql");
+const BEAT: &str = include_str!("../../sql/beat.sql");
+const READ: &str = include_str!("../../sql/read_dispatchers.sql");
+const MARK_DEAD: &str = include_str!("../../sql/mark_dead.sql");
+const RETIRE: &str = include_str!("../../sql/retire_dispatcher.sql");
+const FORGET: &str = include_str!("../../sql/forget_dispatchers.sql");
+const SET_SLEEPING: &str = include_str!("../../sql/set_sleeping.sql");
+const WAKE_SLEEPERS: &str = include_str!("../../sql/wake_sleepers.sql");
+
+/// A replica that nobody has declared dead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dispatcher {
+    /// This start of it.
+    pub id: DispatcherId,
+    /// Its configured name.
+    pub name: String,
+    /// Its heartbeat counter.
+    pub beat: i64,
+    /// It takes nothing new.
+    pub draining: bool,
+}
+
+/// Starts a replica's life under a new id.
+pub async fn register(client: &Client, name: &str, version: &str) -> Result<DispatcherId, Error> {
+    let statement = client.prepare_cached(REGISTER).await?;
+    Ok(client.query_one(&statement, &[&name, &version]).await?.get("id"))
+}
+
+/// One heartbeat. False: this replica has been declared dead, which is final.
+pub async fn beat(client: &Client, id: DispatcherId, draining: bool) -> Result<bool, Error> {
+    let statement = client.prepare_cached(BEAT).await?;
+    Ok(client.query_opt(&statement, &[&id, &draining]).await?.is_some())
+}
+
+/// The replicas that nobody has declared dead.
+pub async fn read(client: &Client) -> Result<Vec<Dispatcher>, Error> {
+    let statement = client.prepare_cached(READ).await?;
+    let rows = client.query(&statement, &[]).await?;
+    let dispatchers = rows.iter().map(|row| Dispatcher {
+        id: row.get("id"),
+        name: row.get("name"),
+        beat: row.get("beat"),
+        draining: row.get("draining"),
+    });
+    Ok(dispatchers.collect())
+}
+
+/// Declares replicas dead that still stand at the given beat; answers those that it declared.
+pub async fn mark_dead(
+    client: &Client,
+    silent: &[(DispatcherId, i64)],
+) -> Result<Vec<DispatcherId>, Error> {
+    let (ids, beats): (Vec<DispatcherId>, Vec<i64>) = silent.iter().copied().unzip();
+    let statement = client.prepare_cached(MARK_DEAD).await?;
+    let rows = client.query(&statement, &[&ids, &beats]).await?;
+    Ok(rows.iter().map(|row| row.get("id")).collect())
+}
+
+/// A replica's own last word, when it leaves nothing claimed.
+pub async fn retire(client: &Client, id: DispatcherId) -> Result<(), Error> {
+    let statement = client.prepare_cached(RETIRE).await?;
+    client.execute(&statement, &[&id]).await?;
+    Ok(())
+}
+
+/// Deletes replicas that died over an hour ago and own nothing.
+pub async fn forget(client: &Client) -> Result<u64, Error> {
+    let statement = client.prepare_cached(FORGET).await?;
+    Ok(client.execute(&statement, &[]).await?)
+}
+
+/// Says whether this replica sleeps, so that producers know whether to notify.
+pub async fn set_sleeping(client: &Client, id: DispatcherId, sleeping: bool) -> Result<(), Error> {
+    let statement = client.prepare_cached(SET_SLEEPING).await?;
+    client.execute(&statement, &[&id, &sleeping]).await?;
+    Ok(())
+}
+
+/// Tells the other replicas, where one sleeps, that rows of these routes were put back.
+pub async fn wake_sleepers(
+    client: &Client,
+    routes: &[RouteId],
+    own: DispatcherId,
+) -> Result<(), Error> {
+    let statement = client.prepare_cached(WAKE_SLEEPERS).await?;
+    client.query(&statement, &[&routes, &own]).await?;
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Which lanes have work, and what their routes are.
+
+use std::time::Duration;
+
+use super::Error;
+use super::pool::Client;
+use crate::domain::id::RouteId;
+use crate::domain::route::Route;
+
+const FIND_DUE: &str = include_str!("../../sql/find_due.sql");
+const READ: &str = include_str!("../../sql/read_routes.sql");
+
+/// A lane with ready rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueLane {
+    /// Its route.
+    pub route: RouteId,
+    /// Its priority.
+    pub priority: i16,
+    /// Until its first row is due; zero for now.
+    pub due_in: Duration,
+}
+
+/// Every lane that has ready rows.
+pub async fn find_due(client: &Client) -> Result<Vec<DueLane>, Error> {
+    let statement = client.prepare_cached(FIND_DUE).await?;
+    let rows = client.query(&statement, &[]).await?;
+    let lanes = rows.iter().map(|row| DueLane {
+        route: row.get("route_id"),
+        priority: row.get("priority"),
+        due_in: Duration::from_millis(u64::try_from(row.get::<_, i64>("due_in_ms")).unwrap_or(0)),
+    });
+    Ok(lanes.collect())
+}
+
+/// Routes by number; unknown ones are missing.
+pub async fn read(client: &Client, ids: &[RouteId]) -> Result<Vec<Route>, Error> {
+    let statement = client.prepare_cached(READ).await?;
+    let rows = client.query(&statement, &[&ids]).await?;
+    let routes = rows.iter().map(|row| {
+        let wait = |column| {
+            row.get::<_, Option<i32>>(column)
+                .map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)))
+        };
+        Route {
+            id: row.get("route_id"),
+            namespace: row.get("namespace"),
+            task_queue: row.get("task_queue"),
+            task_type: row.get("task_type"),
+            node: row.get("node"),
+            max_attempts: row
+                .get::<_, Option<i32>>("max_attempts")
+                .and_then(|tries| u32::try_from(tries).ok()),
+            backoff_base: wait("backoff_base_ms"),
+            backoff_multiplier: row.get("backoff_multiplier"),
+            backoff_max: wait("backoff_max_ms"),
+        }
+    });
+    Ok(routes.collect())
+}

@@ -1,0 +1,231 @@
+//! Settling: completions, every other move of a claimed task, and the second look at what matched no row.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::pool::Client;
+use super::{Error, millis, storable};
+use crate::domain::id::{DispatcherId, RouteId, TaskId, Token};
+use crate::domain::outcome::Failure;
+use crate::domain::settlement::Move;
+
+const COMPLETE: &str = include_str!("../../sql/complete_tasks.sql");
+const RETURN: &str = include_str!("../../sql/return_tasks.sql");
+const LOOK_AGAIN: &str = include_str!("../../sql/look_again.sql");
+const LOCK: &str = include_str!("../../sql/lock_task.sql");
+const CANCEL: &str = include_str!("../../sql/cancel_tasks.sql");
+
+/// A success to be stored.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The delivery that reports it.
+    pub token: Token,
+    /// The result and its media type.
+    pub result: Option<(Bytes, String)>,
+    /// Who reports it.
+    pub worker: Option<String>,
+}
+
+/// A move of a claimed task other than its success.
+#[derive(Clone, Debug)]
+pub struct Return {
+    /// The delivery that it ends.
+    pub token: Token,
+    /// None for a worker's own report, which the current fence is enough for; else the claim's owner.
+    pub owner: Option<DispatcherId>,
+    /// How.
+    pub how: Move,
+    /// Until it is due again; None keeps its place in the line.
+    pub delay: Option<Duration>,
+    /// Why.
+    pub error: Option<Failure>,
+    /// The worker that had it.
+    pub worker: Option<String>,
+    /// The node of that worker.
+    pub node: Option<String>,
+}
+
+/// Where a returned task went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goes {
+    /// Back to the line.
+    Ready,
+    /// It is a dead letter.
+    Dead,
+    /// It ends as cancelled, as somebody had asked.
+    Cancelled,
+}
+
+/// A task that a return moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Returned {
+    /// The task.
+    pub id: TaskId,
+    /// Its route.
+    pub route: RouteId,
+    /// Where it went.
+    pub goes: Goes,
+}
+
+/// What a second look says of a report that matched no row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The row matches and was only locked by somebody else.
+    Busy,
+    /// This very report has been stored before.
+    Recorded,
+    /// Another delivery has the task, or it has ended.
+    Superseded,
+}
+
+/// Ends tasks as done, one entry a task; answers those that it ended. The others want a second look.
+pub async fn complete(client: &Client, batch: &[Completion]) -> Result<Vec<TaskId>, Error> {
+    let (ids, epochs, fences) = split(batch.iter().map(|entry| entry.token));
+    let results: Vec<Option<&[u8]>> = batch
+        .iter()
+        .map(|entry| entry.result.as_ref().map(|(body, _)| body.as_ref()))
+        .collect();
+    let types: Vec<Option<String>> = batch
+        .iter()
+        .map(|entry| entry.result.as_ref().map(|(_, kind)| storable(kind)))
+        .collect();
+    let workers: Vec<Option<String>> = batch
+        .iter()
+        .map(|entry| entry.worker.as_deref().map(storable))
+        .collect();
+    let statement = client.prepare_cached(COMPLETE).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[&ids, &epochs, &fences, &results, &types, &workers],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get("id")).collect())
+}
+
+/// Moves claimed tasks, one entry a task; answers those that it moved. The others want a second look.
+pub async fn give_back(
+    client: &Client,
+    batch: &[Return],
+    max_losses: i32,
+) -> Result<Vec<Returned>, Error> {
+    let (ids, epochs, fences) = split(batch.iter().map(|entry| entry.token));
+    let owners: Vec<Option<DispatcherId>> = batch.iter().map(|entry| entry.owner).collect();
+    let moves: Vec<&str> = batch.iter().map(|entry| entry.how.name()).collect();
+    let delays: Vec<Option<i64>> = batch.iter().map(|entry| entry.delay.map(millis)).collect();
+    let text = |part: fn(&Return) -> Option<&str>| -> Vec<Option<String>> {
+        batch.iter().map(|entry| part(entry).map(storable)).collect()
+    };
+    let classes = text(|entry| entry.error.as_ref().map(|error| error.class.as_str()));
+    let messages = text(|entry| entry.error.as_ref().map(|error| error.message.as_str()));
+    let workers = text(|entry| entry.worker.as_deref());
+    let nodes = text(|entry| entry.node.as_deref());
+    let statement = client.prepare_cached(RETURN).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[
+                &ids, &epochs, &fences, &owners, &moves, &delays, &classes, &messages, &workers,
+                &nodes, &max_losses,
+            ],
+        )
+        .await?;
+    let returned = rows.iter().map(|row| Returned {
+        id: row.get("id"),
+        route: row.get("route_id"),
+        goes: match row.get("goes") {
+            "ready" => Goes::Ready,
+            "dead" => Goes::Dead,
+            _ => Goes::Cancelled,
+        },
+    });
+    Ok(returned.collect())
+}
+
+/// A report that matched no row.
+#[derive(Clone, Debug)]
+pub struct Missed {
+    /// The delivery.
+    pub token: Token,
+    /// Whether it reports success.
+    pub success: bool,
+    /// Who reports it.
+    pub worker: Option<String>,
+    /// As in [`Return::owner`].
+    pub owner: Option<DispatcherId>,
+}
+
+/// Looks at the rows and the history of reports that matched no row.
+pub async fn look_again(client: &Client, missed: &[Missed]) -> Result<Vec<(TaskId, Verdict)>, Error> {
+    let (ids, epochs, fences) = split(missed.iter().map(|report| report.token));
+    let successes: Vec<bool> = missed.iter().map(|report| report.success).collect();
+    let workers: Vec<Option<String>> = missed
+        .iter()
+        .map(|report| report.worker.as_deref().map(storable))
+        .collect();
+    let owners: Vec<Option<DispatcherId>> = missed.iter().map(|report| report.owner).collect();
+    let statement = client.prepare_cached(LOOK_AGAIN).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[&ids, &epochs, &fences, &successes, &workers, &owners],
+        )
+        .await?;
+    let verdicts = rows.iter().map(|row| {
+        let verdict = match row.get("verdict") {
+            "busy" => Verdict::Busy,
+            "recorded" => Verdict::Recorded,
+            _ => Verdict::Superseded,
+        };
+        (row.get("id"), verdict)
+    });
+    Ok(verdicts.collect())
+}
+
+/// Waits for one task's row, within the connection's lock timeout, until the end of the transaction.
+pub async fn lock(client: &Client, id: TaskId) -> Result<(), Error> {
+    let statement = client.prepare_cached(LOCK).await?;
+    client.query(&statement, &[&id]).await?;
+    Ok(())
+}
+
+/// What became of a request to cancel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CancelAnswer {
+    /// The task.
+    pub id: TaskId,
+    /// The replica that holds it, when it runs.
+    pub dispatcher: Option<DispatcherId>,
+    /// `cancelled`, `requested`, `done`, `failed`, or `ended` where it ended just now.
+    pub state: String,
+}
+
+/// Cancels tasks: a waiting one at once, a running one by request. A task that never was is left out.
+pub async fn cancel(
+    client: &Client,
+    ids: &[TaskId],
+    grace: Duration,
+    reason: &str,
+) -> Result<Vec<CancelAnswer>, Error> {
+    let statement = client.prepare_cached(CANCEL).await?;
+    let rows = client
+        .query(&statement, &[&ids, &millis(grace), &storable(reason)])
+        .await?;
+    let answers = rows.iter().map(|row| CancelAnswer {
+        id: row.get("id"),
+        dispatcher: row.get("dispatcher"),
+        state: row.get("state"),
+    });
+    Ok(answers.collect())
+}
+
+fn split(tokens: impl Iterator<Item = Token>) -> (Vec<TaskId>, Vec<i32>, Vec<i32>) {
+    let mut parts = (Vec::new(), Vec::new(), Vec::new());
+    for token in tokens {
+        parts.0.push(token.id);
+        parts.1.push(token.epoch);
+        parts.2.push(token.fence);
+    }
+    parts
+}
