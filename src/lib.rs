@@ -8,3 +8,4 @@ pub mod domain;
 pub mod embedded;
 pub mod proto;
 pub mod store;
+pub mod worker;
