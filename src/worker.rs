@@ -46,6 +46,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use outcome::{Failure, Outcome, Success};
@@ -126,6 +127,9 @@ pub enum Error {
     /// The thread of the stream could not start.
     #[error("cannot start the worker: {0}")]
     Start(std::io::Error),
+    /// The thread of the stream panicked, or its runtime is shutting down.
+    #[error("the worker's stream died: {0}")]
+    Stream(tokio::task::JoinError),
     /// The drain timeout passed with work left; the dispatcher delivers it again.
     #[error("drain timed out with {running} running tasks and {unreported} unreported results")]
     DrainTimedOut {
@@ -189,18 +193,23 @@ impl Worker {
         let abandon = CancellationToken::new();
         let _on_drop = abandon.clone().drop_guard();
         let engine = Engine::new(self.options, self.handlers, Handle::current())?;
-        let mut thread = tokio::task::spawn_blocking({
+        let mut thread = JoinSet::new();
+        thread.spawn_blocking({
             let stop = stop.clone();
-            move || engine.drive(stop, abandon)
+            move || engine.drive(&stop, &abandon)
         });
         let ended = tokio::select! {
-            ended = &mut thread => ended,
+            ended = thread.join_next() => ended,
             () = shutdown => {
                 stop.cancel();
-                thread.await
+                thread.join_next().await
             }
         };
-        ended.unwrap_or_else(|error| Err(Error::Start(std::io::Error::other(error))))
+        match ended {
+            Some(Ok(ended)) => ended,
+            Some(Err(error)) => Err(Error::Stream(error)),
+            None => Ok(()),
+        }
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -82,8 +82,8 @@ impl Engine {
     /// Blocks this thread until the worker has drained, was denied, or is abandoned.
     pub(super) fn drive(
         mut self,
-        stop: CancellationToken,
-        abandon: CancellationToken,
+        stop: &CancellationToken,
+        abandon: &CancellationToken,
     ) -> Result<(), Error> {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -110,7 +110,7 @@ impl Engine {
         })
     }
 
-    async fn run(&mut self, stop: CancellationToken) -> Result<(), Error> {
+    async fn run(&mut self, stop: &CancellationToken) -> Result<(), Error> {
         let mut link = Link::new(&self.options)?;
         loop {
             let idle = self.is_idle();
@@ -118,7 +118,7 @@ impl Engine {
                 connection = link.open(self.register()) => connection?,
                 () = stop.cancelled(), if idle => return Ok(()),
             };
-            let end = Session::new(self, connection).run(&stop).await?;
+            let end = Session::new(self, connection).run(stop).await?;
             if let End::Drained = end {
                 return Ok(());
             }

@@ -221,11 +221,11 @@ impl<'a> Session<'a> {
             self.outbox
                 .push(Out::Accepted(Accepted { tokens: accepted }));
         }
-        self.refuse(refused);
+        self.refuse(&refused);
         Ok(())
     }
 
-    fn refuse(&mut self, refused: Vec<(RefusedReason, Bytes)>) {
+    fn refuse(&mut self, refused: &[(RefusedReason, Bytes)]) {
         for reason in [
             RefusedReason::Draining,
             RefusedReason::UnknownType,

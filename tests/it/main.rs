@@ -20,4 +20,5 @@
 
 mod architecture;
 mod embedded;
+mod sdk;
 mod support;

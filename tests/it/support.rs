@@ -1,5 +1,6 @@
 //! What the tests share.
 
 mod eventually;
+pub mod scripted_dispatcher;
 
 pub use eventually::eventually;
