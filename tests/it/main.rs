@@ -21,4 +21,5 @@
 mod architecture;
 mod embedded;
 mod sdk;
+mod sdk_command;
 mod support;

@@ -207,8 +207,7 @@ async fn an_abandoned_task_is_cancelled_and_its_result_forgotten() {
     // Draining ends only when nothing runs: the waiting handler was cancelled.
     running.stop.cancel();
     assert!(matches!(session.next().await, In::Drain(_)));
-    assert_eq!(session.frame().await, None);
-    drop(session);
+    session.goodbye().await;
     running.ended().await.unwrap();
 }
 
@@ -257,8 +256,7 @@ async fn a_drain_finishes_what_runs_and_takes_nothing_new() {
         "{frames:?}"
     );
     session.ack(&token(1), Verdict::Recorded).await;
-    assert_eq!(session.frame().await, None);
-    drop(session);
+    session.goodbye().await;
     running.ended().await.unwrap();
 }
 
@@ -278,8 +276,7 @@ async fn handlers_that_outlast_the_drain_are_cancelled_and_reported() {
     let report = session.result().await;
     assert_eq!(failed(&report).kind(), FailureKind::Cancelled);
     session.ack(&token(1), Verdict::Superseded).await;
-    assert_eq!(session.frame().await, None);
-    drop(session);
+    session.goodbye().await;
     running.ended().await.unwrap();
 }
 
@@ -469,9 +466,8 @@ async fn twenty_thousand_tasks_at_full_slots_are_never_refused() {
                 session
                     .deliver(ids.by_ref().take(freed).map(|id| task(id, "echo", "x")))
                     .await;
-                for result in results.results {
-                    session.ack(&result.token, Verdict::Recorded).await;
-                }
+                let tokens = results.results.iter().map(|result| &result.token);
+                session.ack_all(tokens, Verdict::Recorded).await;
             }
             other => panic!("unexpected: {other:?}"),
         }

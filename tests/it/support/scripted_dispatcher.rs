@@ -138,11 +138,16 @@ impl ScriptedSession {
     }
 
     pub async fn ack(&self, token: &Bytes, verdict: Verdict) {
-        let ack = ResultAck {
+        self.ack_all([token], verdict).await;
+    }
+
+    pub async fn ack_all(&self, tokens: impl IntoIterator<Item = &Bytes>, verdict: Verdict) {
+        let ack = |token: &Bytes| ResultAck {
             token: token.clone(),
             verdict: verdict.into(),
         };
-        self.send(Out::Acks(ResultAcks { acks: vec![ack] })).await;
+        let acks = tokens.into_iter().map(ack).collect();
+        self.send(Out::Acks(ResultAcks { acks })).await;
     }
 
     pub async fn cancel(&self, token: &Bytes) {
@@ -151,24 +156,24 @@ impl ScriptedSession {
         self.send(Out::Cancel(Cancel { tokens, reason })).await;
     }
 
-    /// The next frame of any kind; none when the worker has ended the stream.
-    pub async fn frame(&mut self) -> Option<In> {
-        step(self.frames.message())
-            .await
-            .ok()
-            .flatten()
-            .and_then(|frame| frame.frame)
+    /// The next frame that is not a ping; none when the worker has ended the stream.
+    async fn frame(&mut self) -> Option<In> {
+        loop {
+            match step(self.frames.message()).await.ok().flatten()?.frame {
+                Some(In::Ping(_)) => {}
+                frame => return frame,
+            }
+        }
     }
 
     /// The next frame that is not a ping.
     pub async fn next(&mut self) -> In {
-        loop {
-            match self.frame().await {
-                Some(In::Ping(_)) => {}
-                Some(frame) => return frame,
-                None => panic!("the worker ended the stream"),
-            }
-        }
+        self.frame().await.expect("the worker ended the stream")
+    }
+
+    /// Waits for the worker to end the stream, as the next thing it does.
+    pub async fn goodbye(mut self) {
+        assert_eq!(self.frame().await, None);
     }
 
     /// The tokens of an Accepted, which must come next.
