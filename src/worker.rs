@@ -57,7 +57,8 @@ use engine::{Engine, Finished, Start};
 /// Who this worker is, what it serves and how much it takes.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Dispatchers as `http://host:port` or `https://host:port`, tried in turn.
+    /// Dispatchers as `http://host:port` or `https://host:port`, tried in turn from the first:
+    /// workers spread over replicas by different orders, or by one name for all of them.
     pub connect: Vec<String>,
     /// A name for people, 1 to 200 characters; it grants nothing. Default: host and process id.
     pub identity: String,
@@ -183,7 +184,8 @@ impl Worker {
     /// Serves until `shutdown` resolves, then drains: running tasks finish and their results are
     /// acknowledged, within [`Options::drain_timeout`]. Connections are kept up for ever.
     ///
-    /// Must be called within a tokio runtime. Dropping the future stops all handlers.
+    /// Must be called within a tokio runtime, whose threads run the handlers. When it ends with an
+    /// error, or its future is dropped, handlers that still run are aborted.
     ///
     /// # Errors
     /// [`Error`]: unusable options, a final denial, a broken ledger, or a drain that timed out.

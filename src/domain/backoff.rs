@@ -20,7 +20,11 @@ impl Backoff {
     pub fn delay(&self, attempt: u32, jitter: f64) -> Duration {
         let exponent = i32::try_from(attempt).unwrap_or(i32::MAX);
         let span = self.base.as_secs_f64() * self.multiplier.max(1.0).powi(exponent);
-        let span = if span.is_finite() { span.min(self.max.as_secs_f64()) } else { self.max.as_secs_f64() };
+        let span = if span.is_finite() {
+            span.min(self.max.as_secs_f64())
+        } else {
+            self.max.as_secs_f64()
+        };
         Duration::from_secs_f64(span * jitter.clamp(0.0, 1.0))
     }
 }
@@ -31,13 +35,20 @@ mod tests {
     use proptest::prelude::*;
 
     fn seconds(base: u64, multiplier: f64, max: u64) -> Backoff {
-        Backoff { base: Duration::from_secs(base), multiplier, max: Duration::from_secs(max) }
+        Backoff {
+            base: Duration::from_secs(base),
+            multiplier,
+            max: Duration::from_secs(max),
+        }
     }
 
     #[test]
     fn it_doubles_and_stops_at_the_maximum() {
         let backoff = seconds(1, 2.0, 600);
-        let waits: Vec<u64> = [0, 1, 2, 9, 10, 4_000_000_000].iter().map(|n| backoff.delay(*n, 1.0).as_secs()).collect();
+        let waits: Vec<u64> = [0, 1, 2, 9, 10, 4_000_000_000]
+            .iter()
+            .map(|n| backoff.delay(*n, 1.0).as_secs())
+            .collect();
         assert_eq!(waits, [1, 2, 4, 512, 600, 600]);
     }
 

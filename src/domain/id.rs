@@ -58,7 +58,11 @@ impl FromStr for Token {
             epoch: part()?.parse().map_err(|_| BadToken)?,
             fence: part()?.parse().map_err(|_| BadToken)?,
         };
-        if parts.next().is_some() { Err(BadToken) } else { Ok(token) }
+        if parts.next().is_some() {
+            Err(BadToken)
+        } else {
+            Ok(token)
+        }
     }
 }
 
@@ -68,13 +72,27 @@ mod tests {
 
     #[test]
     fn a_token_survives_the_wire() {
-        let token = Token { id: i64::MAX, epoch: 3, fence: 17 };
+        let token = Token {
+            id: i64::MAX,
+            epoch: 3,
+            fence: 17,
+        };
         assert_eq!(Token::from_bytes(token.to_string().as_bytes()), Ok(token));
     }
 
     #[test]
     fn anything_else_is_refused() {
-        for text in ["", "1", "1.2", "1.2.3.4", "+1.2.3", "1.-2.3", "1.2.x", "99999999999999999999.1.1", "1..3"] {
+        for text in [
+            "",
+            "1",
+            "1.2",
+            "1.2.3.4",
+            "+1.2.3",
+            "1.-2.3",
+            "1.2.x",
+            "99999999999999999999.1.1",
+            "1..3",
+        ] {
             assert_eq!(text.parse::<Token>(), Err(BadToken), "{text}");
         }
         assert_eq!(Token::from_bytes(b"\xff.1.2"), Err(BadToken));

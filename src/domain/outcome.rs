@@ -59,6 +59,9 @@ pub struct Failure {
 impl Failure {
     /// A failure of this class.
     pub fn new(class: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { class: class.into(), message: message.into() }
+        Self {
+            class: class.into(),
+            message: message.into(),
+        }
     }
 }

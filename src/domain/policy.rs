@@ -48,14 +48,23 @@ impl Policy {
     /// The task's own setting, else its route's (which holds its namespace's too), else the server's.
     #[must_use]
     pub fn resolve(body: &Body, route: &Route, defaults: &Defaults) -> Self {
-        let options: Options =
-            body.options.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let options: Options = body
+            .options
+            .as_deref()
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
         let timeout = |ms: Option<i32>, default: Duration| {
-            let chosen = ms.map_or(default, |ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+            let chosen = ms.map_or(default, |ms| {
+                Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+            });
             (!chosen.is_zero()).then_some(chosen)
         };
         Self {
-            max_attempts: body.max_attempts.or(route.max_attempts).unwrap_or(defaults.max_attempts).max(1),
+            max_attempts: body
+                .max_attempts
+                .or(route.max_attempts)
+                .unwrap_or(defaults.max_attempts)
+                .max(1),
             backoff: Backoff {
                 base: options
                     .backoff_base_ms
@@ -66,7 +75,11 @@ impl Policy {
                     .backoff_multiplier
                     .or(route.backoff_multiplier)
                     .unwrap_or(defaults.backoff.multiplier),
-                max: options.backoff_max_ms.and_then(milliseconds).or(route.backoff_max).unwrap_or(defaults.backoff.max),
+                max: options
+                    .backoff_max_ms
+                    .and_then(milliseconds)
+                    .or(route.backoff_max)
+                    .unwrap_or(defaults.backoff.max),
             },
             run_timeout: timeout(body.run_timeout_ms, defaults.run_timeout),
             heartbeat_timeout: timeout(body.heartbeat_timeout_ms, Duration::ZERO),

@@ -75,7 +75,11 @@ pub fn decide(outcome: Outcome, attempt: u32, policy: &Policy, jitter: f64) -> S
     let spent = attempt.saturating_add(1) >= policy.max_attempts;
     let back = |how, delay, error| Settlement::Return { how, delay, error };
     let another_try = |how, delay: Option<Duration>, error: Failure| {
-        if spent { back(Move::DeadLetter, None, Some(error)) } else { back(how, delay, Some(error)) }
+        if spent {
+            back(Move::DeadLetter, None, Some(error))
+        } else {
+            back(how, delay, Some(error))
+        }
     };
     match outcome {
         Outcome::Succeeded { result } => Settlement::Complete { result },
@@ -83,26 +87,43 @@ pub fn decide(outcome: Outcome, attempt: u32, policy: &Policy, jitter: f64) -> S
             let wait = retry_after.unwrap_or_else(|| policy.backoff.delay(attempt, jitter));
             another_try(Move::Retry, Some(wait), error)
         }
-        Outcome::TimedOut(error) => another_try(Move::TimeOut, Some(policy.backoff.delay(attempt, jitter)), error),
+        Outcome::TimedOut(error) => another_try(
+            Move::TimeOut,
+            Some(policy.backoff.delay(attempt, jitter)),
+            error,
+        ),
         Outcome::ConnectionLost { accepted: true } => another_try(
             Move::RetryAtOnce,
             None,
-            Failure::new("connection_lost", "The worker's connection ended and it did not come back with the task."),
+            Failure::new(
+                "connection_lost",
+                "The worker's connection ended and it did not come back with the task.",
+            ),
         ),
-        Outcome::Terminal(error) | Outcome::ResultRefused(error) => back(Move::DeadLetter, None, Some(error)),
+        Outcome::Terminal(error) | Outcome::ResultRefused(error) => {
+            back(Move::DeadLetter, None, Some(error))
+        }
         Outcome::Unservable(error) => back(Move::Unservable, None, Some(error)),
         Outcome::Snoozed(delay) => back(Move::Snooze, Some(delay), None),
         Outcome::Stopped => back(Move::Snooze, None, None),
-        Outcome::NotTaken | Outcome::ReplicaGone { announced: true } => back(Move::Release, None, None),
+        Outcome::NotTaken | Outcome::ReplicaGone { announced: true } => {
+            back(Move::Release, None, None)
+        }
         Outcome::NotAccepted | Outcome::ConnectionLost { accepted: false } => back(
             Move::NotAccepted,
             None,
-            Some(Failure::new("not_accepted", "The worker neither accepted nor refused the task in time.")),
+            Some(Failure::new(
+                "not_accepted",
+                "The worker neither accepted nor refused the task in time.",
+            )),
         ),
         Outcome::ReplicaGone { announced: false } => back(
             Move::ReArm,
             None,
-            Some(Failure::new("replica_gone", "The replica that held the claim was declared dead.")),
+            Some(Failure::new(
+                "replica_gone",
+                "The replica that held the claim was declared dead.",
+            )),
         ),
     }
 }

@@ -49,6 +49,9 @@ pub struct Body {
 
 impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Body").field("id", &self.id).field("bytes", &self.payload.len()).finish_non_exhaustive()
+        f.debug_struct("Body")
+            .field("id", &self.id)
+            .field("bytes", &self.payload.len())
+            .finish_non_exhaustive()
     }
 }

@@ -19,10 +19,10 @@ use crate::proto::worker::{
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// For the TCP and TLS handshake. Short, as the reconnect grace of running tasks is 2 s.
+/// For the TCP handshake. Short, as the reconnect grace of running tasks is 2 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// From the open stream to Welcome, which may wait for the dispatcher's database.
+/// From the first packet to Welcome, which may wait for the dispatcher's database.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// HTTP/2 windows: a full batch of tasks in flight at the default frame limit of most peers,
@@ -177,23 +177,18 @@ async fn connect(
     register: Register,
     max_frame_bytes: usize,
 ) -> Result<Connection, Status> {
-    let channel = endpoint
-        .connect()
-        .await
-        .map_err(|error| Status::from_error(Box::new(error)))?;
-    let mut client = WorkerServiceClient::new(channel)
-        .max_decoding_message_size(max_frame_bytes)
-        .max_encoding_message_size(max_frame_bytes);
     let (stream, frames) = mpsc::channel::<WorkerFrame>(STREAM_DEPTH);
     let mut outbox = Outbox::new(stream);
     outbox.push(worker_frame::Frame::Register(register));
     let admitted = async {
-        let mut inbound = client
-            .connect(ReceiverStream::new(frames))
-            .await?
-            .into_inner();
-        let first = inbound.message().await?.and_then(|first| first.frame);
-        match first {
+        let channel = endpoint.connect().await;
+        let channel = channel.map_err(|error| Status::from_error(Box::new(error)))?;
+        let mut client = WorkerServiceClient::new(channel)
+            .max_decoding_message_size(max_frame_bytes)
+            .max_encoding_message_size(max_frame_bytes);
+        let stream = client.connect(ReceiverStream::new(frames)).await?;
+        let mut inbound = stream.into_inner();
+        match inbound.message().await?.and_then(|first| first.frame) {
             Some(dispatcher_frame::Frame::Welcome(welcome)) => Ok((welcome, inbound)),
             Some(_) => Err(Status::internal("the first frame is not Welcome")),
             None => Err(Status::unavailable("the stream ended before Welcome")),

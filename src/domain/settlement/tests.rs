@@ -8,7 +8,11 @@ use crate::domain::backoff::Backoff;
 fn policy(max_attempts: u32) -> Policy {
     Policy {
         max_attempts,
-        backoff: Backoff { base: Duration::from_secs(1), multiplier: 2.0, max: Duration::from_secs(600) },
+        backoff: Backoff {
+            base: Duration::from_secs(1),
+            multiplier: 2.0,
+            max: Duration::from_secs(600),
+        },
         run_timeout: None,
         heartbeat_timeout: None,
     }
@@ -28,7 +32,10 @@ fn how(settlement: &Settlement) -> Option<Move> {
 fn every_outcome() -> Vec<Outcome> {
     vec![
         Outcome::Succeeded { result: None },
-        Outcome::Failed { error: error(), retry_after: None },
+        Outcome::Failed {
+            error: error(),
+            retry_after: None,
+        },
         Outcome::Terminal(error()),
         Outcome::ResultRefused(error()),
         Outcome::Stopped,
@@ -46,7 +53,10 @@ fn every_outcome() -> Vec<Outcome> {
 
 #[test]
 fn the_table_of_failure_classes() {
-    let moves: Vec<_> = every_outcome().into_iter().map(|o| how(&decide(o, 0, &policy(3), 1.0))).collect();
+    let moves: Vec<_> = every_outcome()
+        .into_iter()
+        .map(|o| how(&decide(o, 0, &policy(3), 1.0)))
+        .collect();
     assert_eq!(
         moves,
         [
@@ -71,20 +81,46 @@ fn the_table_of_failure_classes() {
 #[test]
 fn the_last_try_ends_as_a_dead_letter() {
     for outcome in [
-        Outcome::Failed { error: error(), retry_after: Some(Duration::from_secs(1)) },
+        Outcome::Failed {
+            error: error(),
+            retry_after: Some(Duration::from_secs(1)),
+        },
         Outcome::TimedOut(error()),
         Outcome::ConnectionLost { accepted: true },
     ] {
-        assert_ne!(how(&decide(outcome.clone(), 1, &policy(3), 1.0)), Some(Move::DeadLetter), "{outcome:?}");
-        assert_eq!(how(&decide(outcome.clone(), 2, &policy(3), 1.0)), Some(Move::DeadLetter), "{outcome:?}");
+        assert_ne!(
+            how(&decide(outcome.clone(), 1, &policy(3), 1.0)),
+            Some(Move::DeadLetter),
+            "{outcome:?}"
+        );
+        assert_eq!(
+            how(&decide(outcome.clone(), 2, &policy(3), 1.0)),
+            Some(Move::DeadLetter),
+            "{outcome:?}"
+        );
     }
 }
 
 #[test]
 fn the_workers_own_wait_replaces_the_backoff() {
     let asked = Duration::from_millis(1234);
-    let settlement = decide(Outcome::Failed { error: error(), retry_after: Some(asked) }, 0, &policy(3), 0.5);
-    assert_eq!(settlement, Settlement::Return { how: Move::Retry, delay: Some(asked), error: Some(error()) });
+    let settlement = decide(
+        Outcome::Failed {
+            error: error(),
+            retry_after: Some(asked),
+        },
+        0,
+        &policy(3),
+        0.5,
+    );
+    assert_eq!(
+        settlement,
+        Settlement::Return {
+            how: Move::Retry,
+            delay: Some(asked),
+            error: Some(error())
+        }
+    );
 }
 
 proptest! {
