@@ -22,6 +22,8 @@ const ROWS: &[&[&str]] = &[
 ];
 
 const LONGEST_FILE: usize = 400;
+/// Scenarios share their set-up with their neighbours, so their files may be longer.
+const LONGEST_TEST_FILE: usize = 800;
 const LONGEST_MAP: usize = 250;
 
 fn sources(dir: &str) -> impl Iterator<Item = Source> {
@@ -155,15 +157,12 @@ fn grouped_and_relative_imports_are_seen() {
 
 #[test]
 fn files_stay_short() {
-    let long: Vec<_> = sources("src")
-        .chain(sources("tests"))
-        .filter(|file| file.lines > LONGEST_FILE)
-        .map(|file| format!("{}: {} lines", file.path, file.lines))
-        .collect();
-    assert_none(
-        &format!("no source file is longer than {LONGEST_FILE} lines"),
-        &long,
-    );
+    let mut long = Vec::new();
+    for (dir, longest) in [("src", LONGEST_FILE), ("tests", LONGEST_TEST_FILE)] {
+        let found = sources(dir).filter(|file| file.lines > longest);
+        long.extend(found.map(|file| format!("{}: {} of {longest}", file.path, file.lines)));
+    }
+    assert_none("no file has more lines than fit a sitting", &long);
 }
 
 #[test]
