@@ -1,1 +1,11 @@
 //! The only module that speaks SQL: one typed function for each file in `sql/`.
+
+mod error;
+pub mod migrate;
+mod pool;
+mod settings;
+mod tls;
+
+pub use error::{Error, Fault, Refusal};
+pub use pool::{Client, Listener, Pool, Work};
+pub use settings::Settings;

@@ -1,0 +1,159 @@
+//! Connections, and the rule for using them: work runs in a task that is owned here, with a deadline; a
+//! connection whose work did not end in time is thrown away, since the server may still be at it.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, RecyclingMethod, Runtime};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Config, Connection, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::task::TaskTracker;
+
+use super::{Error, Settings, tls};
+
+/// A pooled connection with its cache of prepared statements (`prepare_cached`).
+pub type Client = deadpool_postgres::Client;
+
+/// The half of a dedicated connection that must be polled; it yields the notifications.
+pub type Listener = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+
+/// What is to be done on a connection.
+pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'c>>;
+
+/// The connections of this process to the database. Clones share them.
+#[derive(Clone)]
+pub struct Pool {
+    connections: deadpool_postgres::Pool,
+    listening: Config,
+    tls: MakeRustlsConnect,
+    acquire_timeout: Duration,
+    connect_deadline: Duration,
+    tasks: TaskTracker,
+}
+
+impl Pool {
+    /// Makes the pool without connecting: the database may be down now and come back later.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] when the URL or the certificates can't be used.
+    pub fn new(settings: &Settings) -> Result<Self, Error> {
+        let (config, trust) = settings.connection("fencepost")?;
+        let (listening, _) = settings.connection("fencepost listen")?;
+        let tls = tls::connector(trust, settings.tls_root.as_deref())?;
+        let connect_deadline = settings.connect_deadline(&config);
+        let manager = Manager::from_config(
+            config,
+            tls.clone(),
+            ManagerConfig {
+                recycling_method: RecyclingMethod::Verified,
+            },
+        );
+        let connections = deadpool_postgres::Pool::builder(manager)
+            .max_size(settings.pool_size)
+            .wait_timeout(Some(settings.acquire_timeout))
+            .create_timeout(Some(connect_deadline))
+            .recycle_timeout(Some(settings.acquire_timeout))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| Error::Settings(error.to_string()))?;
+        Ok(Self {
+            connections,
+            listening,
+            tls,
+            acquire_timeout: settings.acquire_timeout,
+            connect_deadline,
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// A connection, within the acquire time-out. Whoever holds it sees to its deadlines; [`Pool::run`]
+    /// does so itself.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is none in time.
+    pub async fn get(&self) -> Result<Client, Error> {
+        match timeout(self.acquire_timeout, self.connections.get()).await {
+            Ok(got) => Ok(got?),
+            Err(_) => Err(late("no connection", self.acquire_timeout)),
+        }
+    }
+
+    /// Does `work` on a connection, in a task of its own, so that a caller who goes away does not stop it
+    /// in mid-transaction. The deadline counts from now and includes the wait for a connection.
+    ///
+    /// ```ignore
+    /// let claimed = pool.run(deadline, move |client| Box::pin(async move {
+    ///     claim_tasks(client, &lanes).await
+    /// })).await?;
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `work`; [`Error::Unavailable`] past the deadline, when the work may have been committed.
+    pub async fn run<T, F>(&self, deadline: Duration, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Client) -> Work<'c, T> + Send + 'static,
+    {
+        let end = Instant::now() + deadline;
+        let pool = self.clone();
+        let task = self.tasks.spawn(async move {
+            let got = timeout_at(end, pool.get()).await;
+            let mut client = got.unwrap_or_else(|_| Err(late("no connection", deadline)))?;
+            let done = timeout_at(end, work(&mut client)).await;
+            let done = done.unwrap_or_else(|_| Err(late("no answer", deadline)));
+            if done.as_ref().is_err_and(Error::breaks_connection) {
+                drop(Object::take(client));
+            }
+            done
+        });
+        task.await
+            .unwrap_or_else(|error| Err(Error::internal(format!("database work ended: {error}"))))
+    }
+
+    /// A connection of its own for LISTEN: the client to send with, and the half to poll for
+    /// notifications. It belongs to no pool and ends when both are dropped.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the database can't be reached in time.
+    pub async fn connect_listener(&self) -> Result<(tokio_postgres::Client, Listener), Error> {
+        match timeout(
+            self.connect_deadline,
+            self.listening.connect(self.tls.clone()),
+        )
+        .await
+        {
+            Ok(connected) => Ok(connected?),
+            Err(_) => Err(late("no connection", self.connect_deadline)),
+        }
+    }
+
+    /// Connections that are open, and how many of them wait for work.
+    #[must_use]
+    pub fn usage(&self) -> (usize, usize) {
+        let status = self.connections.status();
+        (status.size, status.available)
+    }
+
+    /// Waits for the work in hand, each until its deadline, then closes the connections.
+    pub async fn close(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.connections.close();
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (open, idle) = self.usage();
+        f.debug_struct("Pool")
+            .field("open", &open)
+            .field("idle", &idle)
+            .finish_non_exhaustive()
+    }
+}
+
+fn late(what: &str, limit: Duration) -> Error {
+    Error::unavailable(format!("{what} within {} ms", limit.as_millis()))
+}
