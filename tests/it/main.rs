@@ -22,4 +22,5 @@ mod architecture;
 mod embedded;
 mod sdk;
 mod sdk_command;
+mod store;
 mod support;

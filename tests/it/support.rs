@@ -1,6 +1,10 @@
-//! What the tests share.
+//! What the tests share: a server for this process, a database for each test, and waiting for events.
 
+mod cluster;
+mod container;
+mod database;
 mod eventually;
 pub mod scripted_dispatcher;
 
+pub use database::TestDb;
 pub use eventually::eventually;
