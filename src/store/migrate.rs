@@ -112,7 +112,7 @@ pub async fn check(settings: &Settings) -> Result<Vec<Pending>, Error> {
 /// finds nothing pending after it.
 #[must_use]
 pub fn sql() -> String {
-    let mut script = include_str!("../../migrations/script/begin.sql").to_owned();
+    let mut script = include_str!("../../migrations/script/begin.psql").to_owned();
     for migration in migrations() {
         let checksum = migration
             .checksum
@@ -121,19 +121,13 @@ pub fn sql() -> String {
                 write!(hex, "{byte:02x}").ok();
                 hex
             });
-        let record = include_str!("../../migrations/script/record.sql")
+        // The text goes in last: what it holds is not looked at for places to fill.
+        let part = include_str!("../../migrations/script/migration.psql")
             .replace(":version", &migration.version.to_string())
             .replace(":description", &migration.description.replace('\'', "''"))
-            .replace(":checksum", &checksum);
-        for part in [
-            "\nbegin;\n\n",
-            migration.sql.as_str(),
-            "\n",
-            &record,
-            "\ncommit;\n",
-        ] {
-            script.push_str(part);
-        }
+            .replace(":checksum", &checksum)
+            .replacen(":text", migration.sql.as_str(), 1);
+        script.push_str(&part);
     }
     script
 }
