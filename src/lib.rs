@@ -5,8 +5,12 @@
 //! letters are settled in SQL, fenced. See ARCHITECTURE.md for the picture and the reading order.
 
 pub mod cli;
+pub mod dispatch;
 pub mod domain;
 pub mod embedded;
+pub mod fleet;
 pub mod proto;
 pub mod store;
+pub mod transport;
+pub mod upkeep;
 pub mod worker;

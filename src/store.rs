@@ -1,11 +1,29 @@
 //! The only module that speaks SQL: one typed function for each file in `sql/`.
 
+use std::time::Duration;
+
+pub mod claim;
+pub mod dispatchers;
 mod error;
+pub mod listen;
 pub mod migrate;
 mod pool;
+pub mod routes;
 mod settings;
+pub mod settle;
 mod tls;
+pub mod upkeep;
 
 pub use error::{Error, Fault, Refusal};
 pub use pool::{Client, Listener, Pool, Work};
 pub use settings::Settings;
+
+/// A duration as the statements take it.
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Text that PostgreSQL can store: it knows no NUL.
+fn storable(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
-use super::pool::Client;
+use deadpool_postgres::GenericClient;
+
 use super::{Error, millis};
 use crate::domain::id::{DispatcherId, RouteId, TaskId, Token};
 use crate::domain::task::{Body, Claim};
@@ -61,7 +62,7 @@ pub struct Claimed {
 
 /// Claims due tasks: at most `limit` a lane and `free` a slot group.
 pub async fn claim(
-    client: &Client,
+    client: &impl GenericClient,
     dispatcher: DispatcherId,
     request: &ClaimRequest,
     deadlines: Deadlines,
@@ -116,7 +117,7 @@ fn read_claim(row: &Row) -> Claim {
 }
 
 /// Reads the bodies of these tasks, in no order. One that has left history is missing.
-pub async fn read_bodies(client: &Client, ids: &[TaskId]) -> Result<Vec<Body>, Error> {
+pub async fn read_bodies(client: &impl GenericClient, ids: &[TaskId]) -> Result<Vec<Body>, Error> {
     let statement = client.prepare_cached(READ_BODIES).await?;
     let rows = client.query(&statement, &[&ids]).await?;
     Ok(rows.iter().map(read_body).collect())
@@ -124,7 +125,11 @@ pub async fn read_bodies(client: &Client, ids: &[TaskId]) -> Result<Vec<Body>, E
 
 fn read_body(row: &Row) -> Body {
     let member = |workflow: Option<i64>| {
-        Some((workflow?, row.get::<_, Option<i64>>("run_id")?, row.get::<_, Option<i32>>("ordinal")?))
+        Some((
+            workflow?,
+            row.get::<_, Option<i64>>("run_id")?,
+            row.get::<_, Option<i32>>("ordinal")?,
+        ))
     };
     Body {
         id: row.get("id"),
@@ -154,7 +159,7 @@ pub struct Adopted {
 
 /// Takes over tasks that a worker brings along; the answer has those whose delivery is still the current one.
 pub async fn adopt(
-    client: &Client,
+    client: &impl GenericClient,
     dispatcher: DispatcherId,
     sweep: i64,
     tokens: &[Token],

@@ -29,13 +29,19 @@ pub struct Dispatcher {
 /// Starts a replica's life under a new id.
 pub async fn register(client: &Client, name: &str, version: &str) -> Result<DispatcherId, Error> {
     let statement = client.prepare_cached(REGISTER).await?;
-    Ok(client.query_one(&statement, &[&name, &version]).await?.get("id"))
+    Ok(client
+        .query_one(&statement, &[&name, &version])
+        .await?
+        .get("id"))
 }
 
 /// One heartbeat. False: this replica has been declared dead, which is final.
 pub async fn beat(client: &Client, id: DispatcherId, draining: bool) -> Result<bool, Error> {
     let statement = client.prepare_cached(BEAT).await?;
-    Ok(client.query_opt(&statement, &[&id, &draining]).await?.is_some())
+    Ok(client
+        .query_opt(&statement, &[&id, &draining])
+        .await?
+        .is_some())
 }
 
 /// The replicas that nobody has declared dead.

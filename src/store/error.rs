@@ -76,6 +76,21 @@ impl Error {
         matches!(self, Self::Unavailable(_) | Self::Conflict(_))
     }
 
+    /// Whether the values that were sent are at fault (data exceptions, violated constraints, limits of the
+    /// program): the same call fails every time.
+    #[must_use]
+    pub fn is_data(&self) -> bool {
+        let classes = ["22", "23", "54"];
+        match self {
+            Self::Refused(_) => true,
+            Self::Internal(Fault {
+                sqlstate: Some(code),
+                ..
+            }) => classes.iter().any(|class| code.starts_with(class)),
+            _ => false,
+        }
+    }
+
     /// Whether the connection must not be used again.
     pub(super) fn breaks_connection(&self) -> bool {
         matches!(self, Self::Unavailable(fault) if fault.sqlstate.as_deref() != Some(QUERY_CANCELED))

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use deadpool_postgres::GenericClient;
+
 use super::Error;
-use super::pool::Client;
 use crate::domain::id::RouteId;
 use crate::domain::route::Route;
 
@@ -22,7 +23,7 @@ pub struct DueLane {
 }
 
 /// Every lane that has ready rows.
-pub async fn find_due(client: &Client) -> Result<Vec<DueLane>, Error> {
+pub async fn find_due(client: &impl GenericClient) -> Result<Vec<DueLane>, Error> {
     let statement = client.prepare_cached(FIND_DUE).await?;
     let rows = client.query(&statement, &[]).await?;
     let lanes = rows.iter().map(|row| DueLane {
@@ -34,7 +35,7 @@ pub async fn find_due(client: &Client) -> Result<Vec<DueLane>, Error> {
 }
 
 /// Routes by number; unknown ones are missing.
-pub async fn read(client: &Client, ids: &[RouteId]) -> Result<Vec<Route>, Error> {
+pub async fn read(client: &impl GenericClient, ids: &[RouteId]) -> Result<Vec<Route>, Error> {
     let statement = client.prepare_cached(READ).await?;
     let rows = client.query(&statement, &[&ids]).await?;
     let routes = rows.iter().map(|row| {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::pool::Client;
+use deadpool_postgres::GenericClient;
+
 use super::{Error, millis, storable};
 use crate::domain::id::{DispatcherId, RouteId, TaskId, Token};
 use crate::domain::outcome::Failure;
@@ -80,7 +81,10 @@ pub enum Verdict {
 }
 
 /// Ends tasks as done, one entry a task; answers those that it ended. The others want a second look.
-pub async fn complete(client: &Client, batch: &[Completion]) -> Result<Vec<TaskId>, Error> {
+pub async fn complete(
+    client: &impl GenericClient,
+    batch: &[Completion],
+) -> Result<Vec<TaskId>, Error> {
     let (ids, epochs, fences) = split(batch.iter().map(|entry| entry.token));
     let results: Vec<Option<&[u8]>> = batch
         .iter()
@@ -106,7 +110,7 @@ pub async fn complete(client: &Client, batch: &[Completion]) -> Result<Vec<TaskI
 
 /// Moves claimed tasks, one entry a task; answers those that it moved. The others want a second look.
 pub async fn give_back(
-    client: &Client,
+    client: &impl GenericClient,
     batch: &[Return],
     max_losses: i32,
 ) -> Result<Vec<Returned>, Error> {
@@ -115,7 +119,10 @@ pub async fn give_back(
     let moves: Vec<&str> = batch.iter().map(|entry| entry.how.name()).collect();
     let delays: Vec<Option<i64>> = batch.iter().map(|entry| entry.delay.map(millis)).collect();
     let text = |part: fn(&Return) -> Option<&str>| -> Vec<Option<String>> {
-        batch.iter().map(|entry| part(entry).map(storable)).collect()
+        batch
+            .iter()
+            .map(|entry| part(entry).map(storable))
+            .collect()
     };
     let classes = text(|entry| entry.error.as_ref().map(|error| error.class.as_str()));
     let messages = text(|entry| entry.error.as_ref().map(|error| error.message.as_str()));
@@ -126,8 +133,17 @@ pub async fn give_back(
         .query(
             &statement,
             &[
-                &ids, &epochs, &fences, &owners, &moves, &delays, &classes, &messages, &workers,
-                &nodes, &max_losses,
+                &ids,
+                &epochs,
+                &fences,
+                &owners,
+                &moves,
+                &delays,
+                &classes,
+                &messages,
+                &workers,
+                &nodes,
+                &max_losses,
             ],
         )
         .await?;
@@ -157,7 +173,10 @@ pub struct Missed {
 }
 
 /// Looks at the rows and the history of reports that matched no row.
-pub async fn look_again(client: &Client, missed: &[Missed]) -> Result<Vec<(TaskId, Verdict)>, Error> {
+pub async fn look_again(
+    client: &impl GenericClient,
+    missed: &[Missed],
+) -> Result<Vec<(TaskId, Verdict)>, Error> {
     let (ids, epochs, fences) = split(missed.iter().map(|report| report.token));
     let successes: Vec<bool> = missed.iter().map(|report| report.success).collect();
     let workers: Vec<Option<String>> = missed
@@ -184,7 +203,7 @@ pub async fn look_again(client: &Client, missed: &[Missed]) -> Result<Vec<(TaskI
 }
 
 /// Waits for one task's row, within the connection's lock timeout, until the end of the transaction.
-pub async fn lock(client: &Client, id: TaskId) -> Result<(), Error> {
+pub async fn lock(client: &impl GenericClient, id: TaskId) -> Result<(), Error> {
     let statement = client.prepare_cached(LOCK).await?;
     client.query(&statement, &[&id]).await?;
     Ok(())
@@ -203,7 +222,7 @@ pub struct CancelAnswer {
 
 /// Cancels tasks: a waiting one at once, a running one by request. A task that never was is left out.
 pub async fn cancel(
-    client: &Client,
+    client: &impl GenericClient,
     ids: &[TaskId],
     grace: Duration,
     reason: &str,

@@ -1,7 +1,8 @@
 //! What the chores look for, and the partitions.
 
+use deadpool_postgres::GenericClient;
+
 use super::Error;
-use super::pool::Client;
 use crate::domain::id::{DispatcherId, RouteId, TaskId, Token};
 
 const TRY_CHORES: &str = include_str!("../../sql/try_chores.sql");
@@ -14,7 +15,7 @@ const RAISE_HORIZON: &str = include_str!("../../sql/raise_horizon.sql");
 const SET_LIMITS: &str = include_str!("../../sql/set_limits.sql");
 
 /// Wins or loses this tick's chores, until the end of the transaction that `client` is in.
-pub async fn try_chores(client: &Client) -> Result<bool, Error> {
+pub async fn try_chores(client: &impl GenericClient) -> Result<bool, Error> {
     let statement = client.prepare_cached(TRY_CHORES).await?;
     Ok(client.query_one(&statement, &[]).await?.get("won"))
 }
@@ -31,7 +32,7 @@ pub struct Orphan {
 }
 
 /// Claimed rows whose owner is dead.
-pub async fn find_orphans(client: &Client, limit: i32) -> Result<Vec<Orphan>, Error> {
+pub async fn find_orphans(client: &impl GenericClient, limit: i32) -> Result<Vec<Orphan>, Error> {
     let statement = client.prepare_cached(FIND_ORPHANS).await?;
     let rows = client.query(&statement, &[&limit]).await?;
     let orphans = rows.iter().map(|row| Orphan {
@@ -56,7 +57,7 @@ pub struct Overdue {
 }
 
 /// Claimed rows past their deadline.
-pub async fn find_overdue(client: &Client, limit: i32) -> Result<Vec<Overdue>, Error> {
+pub async fn find_overdue(client: &impl GenericClient, limit: i32) -> Result<Vec<Overdue>, Error> {
     let statement = client.prepare_cached(FIND_OVERDUE).await?;
     let rows = client.query(&statement, &[&limit]).await?;
     let overdue = rows.iter().map(|row| Overdue {
@@ -70,7 +71,7 @@ pub async fn find_overdue(client: &Client, limit: i32) -> Result<Vec<Overdue>, E
 
 /// What sweeps of unknown outcome have claimed after all.
 pub async fn find_claims(
-    client: &Client,
+    client: &impl GenericClient,
     dispatcher: DispatcherId,
     sweeps: &[i64],
 ) -> Result<Vec<Token>, Error> {
@@ -80,28 +81,31 @@ pub async fn find_claims(
 }
 
 /// Running tasks of this replica that somebody asked to cancel.
-pub async fn find_cancelled(client: &Client, dispatcher: DispatcherId) -> Result<Vec<Token>, Error> {
+pub async fn find_cancelled(
+    client: &impl GenericClient,
+    dispatcher: DispatcherId,
+) -> Result<Vec<Token>, Error> {
     let statement = client.prepare_cached(FIND_CANCELLED).await?;
     let rows = client.query(&statement, &[&dispatcher]).await?;
     Ok(rows.iter().map(read_token).collect())
 }
 
 /// Makes the day partitions that are missing, up to `days` ahead.
-pub async fn make_partitions(client: &Client, days: i32) -> Result<(), Error> {
+pub async fn make_partitions(client: &impl GenericClient, days: i32) -> Result<(), Error> {
     let statement = client.prepare_cached(MAKE_PARTITIONS).await?;
     client.query(&statement, &[&days]).await?;
     Ok(())
 }
 
 /// Lets ids use new partitions once every producer knows of them. True: nothing is left to raise.
-pub async fn raise_horizon(client: &Client) -> Result<bool, Error> {
+pub async fn raise_horizon(client: &impl GenericClient) -> Result<bool, Error> {
     let statement = client.prepare_cached(RAISE_HORIZON).await?;
     Ok(client.query_one(&statement, &[]).await?.get("raised"))
 }
 
 /// Stores the limits that every door checks, in bytes; answers (payload, result). None keeps what is there.
 pub async fn set_limits(
-    client: &Client,
+    client: &impl GenericClient,
     payload: Option<i32>,
     result: Option<i32>,
 ) -> Result<(i32, i32), Error> {

@@ -16,7 +16,8 @@ const ROWS: &[&[&str]] = &[
     &["server"],
     &["config"],
     &["api", "transport"],
-    &["dispatch", "upkeep"],
+    &["upkeep"],
+    &["dispatch"],
     &["store", "fleet", "auth", "telemetry", "worker", "embedded"],
     &["domain", "proto"],
 ];

@@ -1,0 +1,2 @@
+-- Listens for wakes on the connection that runs nothing else.
+listen fencepost

@@ -1,0 +1,29 @@
+//! The heart: demand → claim → deliver → outcome → settle.
+//!
+//! | loop | runs | does |
+//! |---|---|---|
+//! | [`sweep`] | at a wake, a freed slot, a due time, at least once a poll interval | claims what free slots can take and delivers it |
+//! | [`settler`] | as reports come in | writes them in batches, keeps them while the database is away, answers the workers |
+//! | [`watchdog`] | every 100 ms | ends deliveries that are not accepted, run too long, are silent or lost |
+//! | [`reconcile`] | every few seconds | puts back what sweeps of unknown outcome had claimed after all |
+//!
+//! A session feeds [`reports`] with what its worker says. All loops of one term (one identity of this replica)
+//! share a [`Hub`] and end with its token; the settler outlives terms, since a result counts whoever stores it.
+
+pub mod deliver;
+mod fitness;
+mod hub;
+mod in_flight;
+mod lanes;
+pub mod reconcile;
+pub mod reports;
+mod routes;
+pub mod settler;
+pub mod sweep;
+mod wakes;
+pub mod watchdog;
+
+pub use fitness::{BootTime, Fitness};
+pub use hub::{DATABASE_DEADLINE, Hub, Settings};
+pub use in_flight::{Delivery, InFlight};
+pub use wakes::Wakes;

@@ -1,0 +1,224 @@
+//! From claims to workers: the choice of a worker for each task, and one frame for each worker.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prost::Message;
+
+use super::fitness::BootTime;
+use super::hub::Hub;
+use super::in_flight::{Delivery, Stage};
+use super::settler::Report;
+use crate::domain::id::{RouteId, TaskId};
+use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::policy::Policy;
+use crate::domain::route::Route;
+use crate::domain::settlement::{Settlement, decide};
+use crate::domain::task::{Body, Claim};
+use crate::fleet::{Session, SessionId, Unplaced};
+use crate::proto::worker::{Task, Tasks, dispatcher_frame::Frame};
+
+/// What a frame adds to its tasks: tags and lengths, and the gRPC prefix.
+const FRAME_OVERHEAD: usize = 64;
+/// What a task adds to its frame beside itself: tag and length.
+const TASK_OVERHEAD: usize = 8;
+/// Bytes of tasks in one frame, if it holds more than one: a worker starts on the first while the next is on its way.
+const FRAME_BYTES: usize = 256 * 1024;
+
+/// One worker's part of a sweep.
+struct Parcel {
+    session: Session,
+    frames: Vec<(Vec<Task>, Vec<Delivery>)>,
+    bytes: usize,
+}
+
+/// Delivers claims that were asked for at `claimed_at`. What can't be delivered is settled accordingly: nothing
+/// that was claimed is left without a delivery or a report.
+pub async fn deliver(
+    hub: &Hub,
+    claims: Vec<Claim>,
+    mut bodies: HashMap<TaskId, Body>,
+    routes: &HashMap<RouteId, Arc<Route>>,
+    claimed_at: BootTime,
+) {
+    let mut parcels: HashMap<SessionId, Parcel> = HashMap::new();
+    let mut reports = Vec::new();
+    for claim in claims {
+        let found = bodies.remove(&claim.token.id).zip(routes.get(&claim.route));
+        let Some((body, route)) = found else {
+            let lost = Failure::new(
+                "body_missing",
+                "The task's body or route is gone from the database.",
+            );
+            reports.push(undelivered(hub, &claim, Outcome::Unservable(lost)));
+            continue;
+        };
+        if let Err(outcome) = pack(hub, &mut parcels, &claim, body, route) {
+            reports.push(undelivered(hub, &claim, outcome));
+        }
+    }
+    for parcel in parcels.into_values() {
+        for (tasks, deliveries) in parcel.frames {
+            reports.extend(send(hub, &parcel.session, tasks, deliveries, claimed_at));
+        }
+    }
+    hub.settler.report(reports).await;
+}
+
+/// Chooses a worker and adds the task to what goes there.
+fn pack(
+    hub: &Hub,
+    parcels: &mut HashMap<SessionId, Parcel>,
+    claim: &Claim,
+    body: Body,
+    route: &Arc<Route>,
+) -> Result<(), Outcome> {
+    let policy = Policy::resolve(&body, route, &hub.settings.defaults);
+    let settle_accepted = body.settle_accepted;
+    let task = to_frame(claim, body, route, &policy);
+    let bytes = task.encoded_len() + TASK_OVERHEAD;
+    let placed = hub.fleet.place(route, bytes + FRAME_OVERHEAD, Instant::now()).map_err(|unplaced| match unplaced {
+        Unplaced::NobodyFree => Outcome::NotTaken,
+        Unplaced::TooLarge { largest } => Outcome::Unservable(Failure::new(
+            "frame_too_large",
+            format!("The task takes a frame of {} bytes; the largest that a worker takes is {largest}.", bytes + FRAME_OVERHEAD),
+        )),
+    })?;
+    let delivery = Delivery {
+        token: claim.token,
+        route: Arc::clone(route),
+        attempt: claim.attempt,
+        policy,
+        session: placed.session.id,
+        worker: placed.profile,
+        slot: Some(placed.slot),
+        settle_accepted,
+        stage: Stage::Sent(Instant::now()),
+        cancelled_at: None,
+    };
+    let parcel = parcels.entry(placed.session.id).or_insert_with(|| Parcel {
+        session: placed.session,
+        frames: Vec::new(),
+        bytes: FRAME_BYTES,
+    });
+    let limit = FRAME_BYTES.min(
+        delivery
+            .worker
+            .max_frame_bytes
+            .saturating_sub(FRAME_OVERHEAD),
+    );
+    if parcel.bytes + bytes > limit {
+        parcel.frames.push((Vec::new(), Vec::new()));
+        parcel.bytes = 0;
+    }
+    parcel.bytes += bytes;
+    if let Some((tasks, deliveries)) = parcel.frames.last_mut() {
+        tasks.push(task);
+        deliveries.push(delivery);
+    }
+    Ok(())
+}
+
+/// Sends one frame, if this replica may still start work. The deliveries are in flight before the frame can be
+/// answered; a frame that will not arrive takes them out again.
+fn send(
+    hub: &Hub,
+    session: &Session,
+    tasks: Vec<Task>,
+    deliveries: Vec<Delivery>,
+    claimed_at: BootTime,
+) -> Vec<Report> {
+    let tokens: Vec<_> = deliveries.iter().map(|delivery| delivery.token).collect();
+    let sent = hub.fitness.allows(claimed_at) && {
+        hub.in_flight.begin(deliveries);
+        session.push(Frame::Tasks(Tasks { tasks }))
+    };
+    if sent {
+        return Vec::new();
+    }
+    drop(hub.in_flight.finish(&tokens));
+    let report = |token| Report {
+        token,
+        settlement: Settlement::Return {
+            how: crate::domain::settlement::Move::Release,
+            delay: None,
+            error: None,
+        },
+        owner: Some(hub.dispatcher),
+        worker: None,
+        reply: None,
+    };
+    tokens.into_iter().map(report).collect()
+}
+
+fn undelivered(hub: &Hub, claim: &Claim, outcome: Outcome) -> Report {
+    if let Outcome::Unservable(failure) = &outcome {
+        tracing::warn!(
+            task = claim.token.id,
+            class = failure.class,
+            "task can't be delivered"
+        );
+    }
+    // Neither outcome looks at the task's own limits.
+    let policy = Policy {
+        max_attempts: hub.settings.defaults.max_attempts,
+        backoff: hub.settings.defaults.backoff,
+        run_timeout: None,
+        heartbeat_timeout: None,
+    };
+    Report {
+        token: claim.token,
+        settlement: decide(outcome, claim.attempt, &policy, fastrand::f64()),
+        owner: Some(hub.dispatcher),
+        worker: None,
+        reply: None,
+    }
+}
+
+fn to_frame(claim: &Claim, body: Body, route: &Route, policy: &Policy) -> Task {
+    let milliseconds = |limit: Option<std::time::Duration>| {
+        limit.map_or(0, |limit| {
+            u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)
+        })
+    };
+    let labels = parse(body.labels.as_deref()).unwrap_or_default();
+    let trace_context = parse(body.options.as_deref())
+        .and_then(|mut options: HashMap<String, serde_json::Value>| options.remove("trace_context"))
+        .and_then(|value| value.as_str().map(str::to_owned))
+        .unwrap_or_default();
+    let (workflow_id, run_id, ordinal) = match body.member {
+        Some((workflow, run, ordinal)) => (
+            workflow.to_string(),
+            run.to_string(),
+            u32::try_from(ordinal).ok(),
+        ),
+        None => Default::default(),
+    };
+    Task {
+        token: claim.token.to_string().into(),
+        task_id: claim.token.id,
+        namespace: route.namespace.clone(),
+        task_queue: route.task_queue.clone(),
+        task_type: route.task_type.clone(),
+        node: route.node.clone(),
+        payload: body.payload,
+        content_type: body.content_type,
+        attempt: claim.attempt.saturating_add(1),
+        max_attempts: policy.max_attempts,
+        labels,
+        run_timeout_ms: milliseconds(policy.run_timeout),
+        heartbeat_timeout_ms: milliseconds(policy.heartbeat_timeout),
+        workflow_id,
+        run_id,
+        ordinal,
+        idempotency_key: body.origin.to_string(),
+        fence: i64::from(claim.token.fence),
+        trace_context,
+    }
+}
+
+/// The enqueue has checked what stands in these columns.
+fn parse<T: serde::de::DeserializeOwned>(json: Option<&str>) -> Option<T> {
+    serde_json::from_str(json?).ok()
+}

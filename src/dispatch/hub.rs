@@ -1,0 +1,137 @@
+//! What the loops of one term share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::fitness::{BootTime, Fitness};
+use super::in_flight::InFlight;
+use super::routes::Routes;
+use super::settler::Settler;
+use super::wakes::Wakes;
+use crate::domain::id::DispatcherId;
+use crate::domain::policy::Defaults;
+use crate::fleet::Fleet;
+use crate::store::Pool;
+use crate::store::claim::Deadlines;
+
+/// Longest wait for one call to the database, connection included. It is longer than the statement timeout of
+/// the connection, so that the server gives up first and says so.
+pub const DATABASE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// How this replica dispatches.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Rows in one claim at most.
+    pub batch: i32,
+    /// Longest wait between two looks for due work.
+    pub poll: Duration,
+    /// Sleep on notifications; false behind a transaction pooler, where polling works alone.
+    pub listen: bool,
+    /// Silence after which others declare a replica dead.
+    pub dead_after: Duration,
+    /// A worker has this long to accept or refuse a task.
+    pub accept_timeout: Duration,
+    /// A worker whose stream ended has this long to come back with its tasks.
+    pub reconnect_grace: Duration,
+    /// A task that is being cancelled has this long to stop.
+    pub cancel_grace: Duration,
+    /// Deliveries that may end with the worker or replica vanishing.
+    pub max_losses: i32,
+    /// Bytes in a result at most.
+    pub max_result_bytes: usize,
+    /// What tasks run under where nothing nearer to them says otherwise.
+    pub defaults: Defaults,
+}
+
+impl Settings {
+    /// How long claims may last, for the backstop in the row.
+    #[must_use]
+    pub fn deadlines(&self) -> Deadlines {
+        Deadlines {
+            run_timeout: self.defaults.run_timeout,
+            allowance: self.accept_timeout + self.dead_after,
+        }
+    }
+}
+
+/// What the loops of one term share. A term is one identity of this replica: from its registration until it
+/// is declared dead or stops.
+#[derive(Debug)]
+pub struct Hub {
+    /// This identity.
+    pub dispatcher: DispatcherId,
+    /// How to dispatch.
+    pub settings: Settings,
+    /// The database.
+    pub pool: Pool,
+    /// Who is connected here.
+    pub fleet: Fleet,
+    /// What is being delivered here.
+    pub in_flight: InFlight,
+    /// Routes by number.
+    pub routes: Routes,
+    /// Where reports go.
+    pub settler: Settler,
+    /// Why to look.
+    pub wakes: Arc<Wakes>,
+    /// Whether work may be started.
+    pub fitness: Fitness,
+    /// True once this replica takes nothing new.
+    pub draining: watch::Sender<bool>,
+    /// Ends the term: every loop and every session.
+    pub ended: CancellationToken,
+    /// Sweeps and adoptions whose outcome nobody learned, and when they were given up.
+    pub(super) given_up: Mutex<Vec<(i64, Instant)>>,
+    sweeps: AtomicI64,
+}
+
+impl Hub {
+    /// The hub of a term that starts now.
+    #[must_use]
+    pub fn new(
+        dispatcher: DispatcherId,
+        settings: Settings,
+        pool: Pool,
+        settler: Settler,
+        wakes: Arc<Wakes>,
+        registered: BootTime,
+    ) -> Self {
+        Self {
+            dispatcher,
+            fitness: Fitness::new(registered, settings.dead_after),
+            settings,
+            pool,
+            fleet: Fleet::default(),
+            in_flight: InFlight::default(),
+            routes: Routes::default(),
+            settler,
+            wakes,
+            draining: watch::Sender::new(false),
+            ended: CancellationToken::new(),
+            given_up: Mutex::default(),
+            sweeps: AtomicI64::new(0),
+        }
+    }
+
+    /// Whether this replica takes nothing new.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// The number of the next sweep or adoption.
+    pub(super) fn next_sweep(&self) -> i64 {
+        self.sweeps.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The outcome of this sweep is unknown: what it may have claimed is looked for later.
+    pub(super) fn give_up(&self, sweep: i64) {
+        self.given_up.lock().push((sweep, Instant::now()));
+    }
+}

@@ -1,0 +1,293 @@
+//! What is being delivered here: one entry a task, from its claim until its report goes to the settler.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::domain::id::{TaskId, Token};
+use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::policy::Policy;
+use crate::domain::route::Route;
+use crate::fleet::{Profile, SessionId, Slot};
+
+/// One task at one worker. Dropping it frees the worker's slot.
+#[derive(Debug)]
+pub struct Delivery {
+    /// Names this delivery.
+    pub token: Token,
+    /// Where the task goes.
+    pub route: Arc<Route>,
+    /// Failed tries before this one.
+    pub attempt: u32,
+    /// The task's limits.
+    pub policy: Policy,
+    /// The stream that it went over.
+    pub session: SessionId,
+    /// The worker that has it.
+    pub worker: Arc<Profile>,
+    /// Its slot there.
+    pub slot: Option<Slot>,
+    /// Done when accepted.
+    pub settle_accepted: bool,
+    /// Where it stands.
+    pub stage: Stage,
+    /// Asked to stop since; the worker has been told.
+    pub cancelled_at: Option<Instant>,
+}
+
+/// Where a delivery stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Sent, and neither accepted nor refused.
+    Sent(Instant),
+    /// Accepted at the first time, heard of last at the second.
+    Running(Instant, Instant),
+    /// The stream ended at the time given; whether it had been accepted before.
+    Orphaned(Instant, bool),
+}
+
+/// How long each stage may last.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// From sending to acceptance.
+    pub accept: Duration,
+    /// From the end of the stream to the worker's return.
+    pub reconnect: Duration,
+    /// From a request to cancel to the end.
+    pub cancel: Duration,
+}
+
+/// The deliveries of this term.
+#[derive(Debug, Default)]
+pub struct InFlight {
+    deliveries: Mutex<HashMap<TaskId, Delivery>>,
+}
+
+impl InFlight {
+    /// Takes deliveries in, just before they are sent. One of the same task that is still here (its claim was
+    /// lost meanwhile) is replaced.
+    pub fn begin(&self, deliveries: impl IntoIterator<Item = Delivery>) {
+        let mut all = self.deliveries.lock();
+        let replaced: Vec<_> = deliveries
+            .into_iter()
+            .filter_map(|delivery| all.insert(delivery.token.id, delivery))
+            .collect();
+        drop(all);
+        drop(replaced);
+    }
+
+    /// Takes the deliveries with these tokens out.
+    pub fn finish<'t>(
+        &self,
+        tokens: impl IntoIterator<Item = &'t Token>,
+    ) -> HashMap<TaskId, Delivery> {
+        let mut all = self.deliveries.lock();
+        let mut finished = HashMap::new();
+        for token in tokens {
+            if let Entry::Occupied(entry) = all.entry(token.id)
+                && entry.get().token == *token
+            {
+                finished.insert(token.id, entry.remove());
+            }
+        }
+        finished
+    }
+
+    /// The worker has accepted these. Answers the tokens of those that are done with that.
+    pub fn accept(&self, tokens: &[Token], now: Instant) -> Vec<Token> {
+        let mut all = self.deliveries.lock();
+        let mut done = Vec::new();
+        for token in tokens {
+            let Some(delivery) = all
+                .get_mut(&token.id)
+                .filter(|delivery| delivery.token == *token)
+            else {
+                continue;
+            };
+            if matches!(delivery.stage, Stage::Sent(_)) {
+                delivery.stage = Stage::Running(now, now);
+                if delivery.settle_accepted {
+                    done.push(*token);
+                }
+            }
+        }
+        done
+    }
+
+    /// The worker has been heard of this task.
+    pub fn progress(&self, token: Token, now: Instant) {
+        let mut all = self.deliveries.lock();
+        if let Some(delivery) = all
+            .get_mut(&token.id)
+            .filter(|delivery| delivery.token == token)
+            && let Stage::Running(since, _) = delivery.stage
+        {
+            delivery.stage = Stage::Running(since, now);
+        }
+    }
+
+    /// The stream ended: its deliveries wait for their worker to come back.
+    pub fn orphan(&self, session: SessionId, now: Instant) -> usize {
+        let mut all = self.deliveries.lock();
+        let mut slots = Vec::new();
+        for delivery in all
+            .values_mut()
+            .filter(|delivery| delivery.session == session)
+        {
+            let accepted = matches!(delivery.stage, Stage::Running(..));
+            delivery.stage = Stage::Orphaned(now, accepted);
+            slots.push(delivery.slot.take());
+        }
+        drop(all);
+        slots.len()
+    }
+
+    /// Drops the deliveries of a session without a word: they stay claimed.
+    pub fn leave(&self, session: SessionId) -> usize {
+        let mut all = self.deliveries.lock();
+        let left: Vec<_> = all
+            .extract_if(|_, delivery| delivery.session == session)
+            .collect();
+        drop(all);
+        left.len()
+    }
+
+    /// A worker came back over another session and named these. Answers the tokens that are here.
+    pub fn rebind(
+        &self,
+        tokens: &[Token],
+        session: SessionId,
+        worker: &Arc<Profile>,
+        slot: impl Fn() -> Option<Slot>,
+        now: Instant,
+    ) -> Vec<Token> {
+        let mut all = self.deliveries.lock();
+        let mut released = Vec::new();
+        let mut bound = Vec::new();
+        for token in tokens {
+            if let Some(delivery) = all
+                .get_mut(&token.id)
+                .filter(|delivery| delivery.token == *token)
+            {
+                delivery.session = session;
+                delivery.worker = Arc::clone(worker);
+                let since = if let Stage::Running(since, _) = delivery.stage {
+                    since
+                } else {
+                    now
+                };
+                delivery.stage = Stage::Running(since, now);
+                released.push(delivery.slot.take());
+                bound.push(*token);
+            }
+        }
+        drop(all);
+        // Slots lock the roster, so they are let go and taken outside of this lock.
+        drop(released);
+        for token in &bound {
+            let taken = slot();
+            if let Some(delivery) = self.deliveries.lock().get_mut(&token.id) {
+                delivery.slot = taken;
+            }
+        }
+        bound
+    }
+
+    /// Marks deliveries that are to stop; answers those that their workers have not been told of yet.
+    pub fn cancel(&self, tokens: &[Token], now: Instant) -> Vec<(Token, SessionId)> {
+        let mut all = self.deliveries.lock();
+        let mut news = Vec::new();
+        for token in tokens {
+            let Some(delivery) = all
+                .get_mut(&token.id)
+                .filter(|delivery| delivery.token == *token)
+            else {
+                continue;
+            };
+            if delivery.cancelled_at.is_none() {
+                delivery.cancelled_at = Some(now);
+                news.push((*token, delivery.session));
+            }
+        }
+        news
+    }
+
+    /// Takes out the deliveries whose time is over, with what that means.
+    pub fn overdue(&self, limits: Limits, now: Instant) -> Vec<(Delivery, Outcome)> {
+        let mut all = self.deliveries.lock();
+        let late: Vec<(TaskId, Outcome)> = all
+            .values()
+            .filter_map(|delivery| Some((delivery.token.id, delivery.overdue(limits, now)?)))
+            .collect();
+        late.into_iter()
+            .filter_map(|(id, outcome)| Some((all.remove(&id)?, outcome)))
+            .collect()
+    }
+
+    /// Which of these are here.
+    pub fn known(&self, tokens: &[Token]) -> HashSet<Token> {
+        let all = self.deliveries.lock();
+        let here = |token: &&Token| {
+            all.get(&token.id)
+                .is_some_and(|delivery| delivery.token == **token)
+        };
+        tokens.iter().filter(here).copied().collect()
+    }
+
+    /// Takes everything out.
+    pub fn clear(&self) -> Vec<Delivery> {
+        self.deliveries
+            .lock()
+            .drain()
+            .map(|(_, delivery)| delivery)
+            .collect()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.deliveries.lock().len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.deliveries.lock().is_empty()
+    }
+}
+
+impl Delivery {
+    /// What it means that this delivery still stands where it stands; nothing while it may.
+    fn overdue(&self, limits: Limits, now: Instant) -> Option<Outcome> {
+        if self.cancelled_at.is_some_and(|at| now - at > limits.cancel) {
+            return Some(Outcome::Stopped);
+        }
+        match self.stage {
+            Stage::Sent(at) => (now - at > limits.accept).then_some(Outcome::NotAccepted),
+            Stage::Orphaned(at, accepted) => {
+                (now - at > limits.reconnect).then_some(Outcome::ConnectionLost { accepted })
+            }
+            Stage::Running(since, heard) => {
+                let late = |limit: Option<Duration>, from: Instant| {
+                    limit.is_some_and(|limit| now - from > limit)
+                };
+                if late(self.policy.run_timeout, since) {
+                    Some(Outcome::TimedOut(Failure::new(
+                        "run_timeout",
+                        "The task ran longer than its run timeout.",
+                    )))
+                } else if late(self.policy.heartbeat_timeout, heard) {
+                    Some(Outcome::TimedOut(Failure::new(
+                        "heartbeat_timeout",
+                        "The task was silent for longer than its heartbeat timeout.",
+                    )))
+                } else {
+                    None
+                }
+            }
+        }
+    }
+}

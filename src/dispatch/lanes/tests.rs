@@ -1,0 +1,210 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::domain::id::Token;
+use crate::domain::task::Claim;
+use crate::fleet::{Namespaces, Scope};
+
+fn route(id: RouteId, task_type: &str) -> Route {
+    Route {
+        id,
+        namespace: "default".into(),
+        task_queue: "q".into(),
+        task_type: task_type.into(),
+        node: String::new(),
+        max_attempts: None,
+        backoff_base: None,
+        backoff_multiplier: None,
+        backoff_max: None,
+    }
+}
+
+fn group(types: &[&str], free: u32) -> GroupDemand {
+    let scope = Scope {
+        namespaces: Namespaces::All,
+        task_queue: "q".into(),
+        task_types: types
+            .iter()
+            .map(ToString::to_string)
+            .collect::<BTreeSet<_>>(),
+        node: String::new(),
+    };
+    GroupDemand { scope, free }
+}
+
+fn at(milliseconds: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(1_800_000_000_000 + milliseconds).unwrap()
+}
+
+fn claimed(now: i64, rows: &[(RouteId, i16, i64)]) -> Claimed {
+    let claims = rows
+        .iter()
+        .enumerate()
+        .map(|(n, (route, priority, due))| Claim {
+            token: Token {
+                id: i64::try_from(n).unwrap(),
+                epoch: 0,
+                fence: 1,
+            },
+            route: *route,
+            priority: *priority,
+            visible_after: at(*due),
+            attempt: 0,
+        });
+    Claimed {
+        claims: claims.collect(),
+        at: (!rows.is_empty()).then(|| at(now)),
+    }
+}
+
+#[test]
+fn a_lane_is_asked_for_once_and_a_batch_bounds_all() {
+    let (mut lanes, now, x) = (Lanes::default(), Instant::now(), route(1, "x"));
+    lanes.note_route(1, false, now);
+    let request = lanes.plan(
+        &[group(&["x"], 4), group(&["x", "y"], 9)],
+        |_| Some(&x),
+        10,
+        now,
+    );
+    assert_eq!(request.free, [4, 6]);
+    assert_eq!(request.lanes.len(), 4);
+    assert!(
+        request
+            .lanes
+            .iter()
+            .all(|lane| lane.group == 1 && lane.limit == 6)
+    );
+}
+
+#[test]
+fn nothing_is_asked_for_where_nobody_serves_the_route() {
+    let (mut lanes, now, z) = (Lanes::default(), Instant::now(), route(1, "z"));
+    lanes.note_route(1, false, now);
+    assert!(
+        lanes
+            .plan(&[group(&["x"], 4)], |_| Some(&z), 10, now)
+            .lanes
+            .is_empty()
+    );
+    assert!(lanes.plan(&[], |_| Some(&z), 10, now).lanes.is_empty());
+}
+
+#[test]
+fn a_lane_that_gave_less_than_asked_rests_until_news() {
+    let (mut lanes, now, x) = (Lanes::default(), Instant::now(), route(1, "x"));
+    lanes.note_due(
+        &[DueLane {
+            route: 1,
+            priority: 1,
+            due_in: Duration::ZERO,
+        }],
+        now,
+    );
+    let request = lanes.plan(&[group(&["x"], 2)], |_| Some(&x), 10, now);
+    lanes.learn(&request, &claimed(9_000, &[(1, 1, 0), (1, 1, 1)]), now);
+    let request = lanes.plan(&[group(&["x"], 2)], |_| Some(&x), 10, now);
+    assert_eq!(
+        request.lanes.len(),
+        1,
+        "all that was asked for came, so there may be more"
+    );
+    lanes.learn(&request, &claimed(9_000, &[(1, 1, 2)]), now);
+    assert!(
+        lanes
+            .plan(&[group(&["x"], 2)], |_| Some(&x), 10, now)
+            .lanes
+            .is_empty()
+    );
+    lanes.note_route(1, false, now);
+    assert_eq!(
+        lanes
+            .plan(&[group(&["x"], 2)], |_| Some(&x), 10, now)
+            .lanes
+            .len(),
+        4
+    );
+}
+
+#[test]
+fn the_mark_stays_behind_late_commits_and_comes_back() {
+    let (mut lanes, now, x) = (Lanes::default(), Instant::now(), route(1, "x"));
+    let ask = |lanes: &mut Lanes, now| lanes.plan(&[group(&["x"], 1)], |_| Some(&x), 1, now);
+    let due = [DueLane {
+        route: 1,
+        priority: 1,
+        due_in: Duration::ZERO,
+    }];
+    lanes.note_due(&due, now);
+    let request = ask(&mut lanes, now);
+    assert_eq!(request.lanes[0].low, START);
+
+    lanes.learn(&request, &claimed(10_000, &[(1, 1, 100)]), now);
+    let request = ask(&mut lanes, now);
+    assert_eq!(
+        request.lanes[0].low.0,
+        at(100),
+        "an old row: claims go on behind it"
+    );
+
+    lanes.learn(&request, &claimed(10_000, &[(1, 1, 9_999)]), now);
+    let request = ask(&mut lanes, now);
+    assert_eq!(
+        request.lanes[0].low.0,
+        at(8_000),
+        "a fresh row: two seconds stay open"
+    );
+
+    lanes.learn(&request, &claimed(0, &[]), now);
+    let request = ask(&mut lanes, now);
+    assert_eq!(
+        request.lanes[0].low, START,
+        "empty with a free slot: one look from the start"
+    );
+    lanes.learn(&request, &claimed(0, &[]), now);
+    assert!(ask(&mut lanes, now).lanes.is_empty());
+
+    lanes.note_due(&due, now);
+    let request = ask(&mut lanes, now);
+    lanes.learn(&request, &claimed(10_000, &[(1, 1, 100)]), now);
+    let later = now + RESET_INTERVAL * 2;
+    assert_eq!(
+        ask(&mut lanes, later).lanes[0].low,
+        START,
+        "the timer takes it back"
+    );
+}
+
+#[test]
+fn returned_rows_lower_the_mark() {
+    let (mut lanes, now, x) = (Lanes::default(), Instant::now(), route(1, "x"));
+    lanes.note_due(
+        &[DueLane {
+            route: 1,
+            priority: 1,
+            due_in: Duration::ZERO,
+        }],
+        now,
+    );
+    let request = lanes.plan(&[group(&["x"], 1)], |_| Some(&x), 1, now);
+    lanes.learn(&request, &claimed(10_000, &[(1, 1, 100)]), now);
+    lanes.note_route(1, true, now);
+    let request = lanes.plan(&[group(&["x"], 1)], |_| Some(&x), 1, now);
+    assert!(request.lanes.iter().all(|lane| lane.low == START));
+}
+
+#[test]
+fn the_next_due_time_is_that_of_the_first_row_not_due_yet() {
+    let (mut lanes, now) = (Lanes::default(), Instant::now());
+    let lane = |priority, due| DueLane {
+        route: 1,
+        priority,
+        due_in: Duration::from_millis(due),
+    };
+    assert_eq!(
+        lanes.note_due(&[lane(0, 0), lane(1, 70), lane(2, 50)], now),
+        Some(Duration::from_millis(50))
+    );
+    assert_eq!(lanes.routes().len(), 1);
+    assert_eq!(lanes.note_due(&[], now), None);
+}

@@ -1,0 +1,272 @@
+//! What a worker says about its tasks, turned into reports.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::hub::{DATABASE_DEADLINE, Hub};
+use super::in_flight::{Delivery, Stage};
+use super::settler::Report;
+use crate::domain::id::{TaskId, Token};
+use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::policy::Policy;
+use crate::domain::settlement::{Settlement, decide};
+use crate::fleet::{Profile, Session, SessionId};
+use crate::proto::worker::dispatcher_frame::Frame;
+use crate::proto::worker::{Cancel, ResultAck, ResultAcks, Verdict};
+use crate::store;
+use crate::store::claim::{self, Adopted};
+
+/// A result as it came in.
+#[derive(Clone, Debug)]
+pub struct Reported {
+    /// The delivery.
+    pub token: Token,
+    /// What the worker says happened.
+    pub outcome: Outcome,
+}
+
+/// Why a worker did not take tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has no slot after all.
+    NoSlot,
+    /// It takes nothing new.
+    Draining,
+    /// It does not know how to do that type.
+    UnknownType,
+}
+
+/// The worker has these tasks now. A task that asks for no more is done with that.
+pub async fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
+    hub.fleet.accepted(session);
+    let done = hub.in_flight.accept(tokens, Instant::now());
+    if done.is_empty() {
+        return;
+    }
+    let deliveries = hub.in_flight.finish(&done);
+    let reports = deliveries.into_values().map(|delivery| Report {
+        token: delivery.token,
+        settlement: Settlement::Complete { result: None },
+        owner: None,
+        worker: Some(origin(&delivery.worker)),
+        reply: None,
+    });
+    hub.settler.report(reports.collect()).await;
+}
+
+/// The worker did not take these tasks, and has not started them.
+pub async fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refusal) {
+    let deliveries = hub.in_flight.finish(tokens);
+    match why {
+        Refusal::Draining => hub.fleet.drain(session),
+        Refusal::UnknownType => {
+            for delivery in deliveries.values() {
+                if hub.fleet.strike_type(session, &delivery.route.task_type) {
+                    tracing::warn!(
+                        worker = delivery.worker.worker_id,
+                        task_type = delivery.route.task_type,
+                        "worker does not know a type that it registered for: it gets no more of it"
+                    );
+                }
+            }
+        }
+        Refusal::NoSlot => {}
+    }
+    let reports: Vec<Report> = deliveries
+        .into_values()
+        .map(|delivery| settle(hub, delivery, Outcome::NotTaken))
+        .collect();
+    if why == Refusal::NoSlot {
+        // After the slots above are free again, which would end the rest.
+        hub.fleet.rest(session, Instant::now());
+    }
+    hub.settler.report(reports).await;
+}
+
+/// Results. A success counts by its epoch alone, so it is settled even when its delivery is not known here; a
+/// failure of an unknown delivery is an old one and is superseded.
+pub async fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Vec<Reported>) {
+    let mut deliveries = hub
+        .in_flight
+        .finish(results.iter().map(|result| &result.token));
+    let mut stale = Vec::new();
+    let mut reports = Vec::with_capacity(results.len());
+    for result in results {
+        match deliveries.remove(&result.token.id) {
+            Some(delivery) => reports.push(Report {
+                owner: None,
+                worker: Some(origin(worker)),
+                reply: Some(session.clone()),
+                settlement: decide(
+                    result.outcome,
+                    delivery.attempt,
+                    &delivery.policy,
+                    fastrand::f64(),
+                ),
+                token: result.token,
+            }),
+            None => match result.outcome {
+                Outcome::Succeeded { result: body } => reports.push(Report {
+                    token: result.token,
+                    settlement: Settlement::Complete { result: body },
+                    owner: None,
+                    worker: Some(origin(worker)),
+                    reply: Some(session.clone()),
+                }),
+                _ => stale.push(result.token),
+            },
+        }
+    }
+    if !stale.is_empty() {
+        let ack = |token: Token| ResultAck {
+            token: Bytes::from(token.to_string()),
+            verdict: Verdict::Superseded.into(),
+        };
+        session.push(Frame::Acks(ResultAcks {
+            acks: stale.into_iter().map(ack).collect(),
+        }));
+    }
+    hub.settler.report(reports).await;
+}
+
+/// The worker is still at this task.
+pub fn progress(hub: &Hub, token: Token) {
+    hub.in_flight.progress(token, Instant::now());
+}
+
+/// The stream ended. Its deliveries wait for the worker to come back; a draining replica writes nothing and leaves
+/// them claimed, to be adopted or put back by others.
+pub fn disconnected(hub: &Hub, session: SessionId) {
+    hub.fleet.deregister(session);
+    let count = if hub.is_draining() || hub.ended.is_cancelled() {
+        hub.in_flight.leave(session)
+    } else {
+        hub.in_flight.orphan(session, Instant::now())
+    };
+    if count > 0 {
+        tracing::info!(
+            session,
+            tasks = count,
+            "a worker's stream ended with tasks in flight"
+        );
+    }
+}
+
+/// A worker that registered named these tasks: those that still are its own go on here. Answers their tokens.
+///
+/// # Errors
+/// Those of the database; the worker may try again.
+pub async fn resume(
+    hub: &Hub,
+    session: &Session,
+    worker: &Arc<Profile>,
+    named: &[Token],
+) -> Result<Vec<Token>, store::Error> {
+    if named.is_empty() {
+        return Ok(Vec::new());
+    }
+    let occupy = || hub.fleet.occupy(session.id);
+    let mut resumed = hub
+        .in_flight
+        .rebind(named, session.id, worker, occupy, Instant::now());
+    let strangers: Vec<Token> = named
+        .iter()
+        .filter(|token| !resumed.contains(token))
+        .copied()
+        .collect();
+    if strangers.is_empty() {
+        return Ok(resumed);
+    }
+    let sweep = hub.next_sweep();
+    let (dispatcher, deadlines) = (hub.dispatcher, hub.settings.deadlines());
+    let adopted = hub
+        .pool
+        .run(DATABASE_DEADLINE, move |client| {
+            Box::pin(async move {
+                let adopted =
+                    claim::adopt(client, dispatcher, sweep, &strangers, deadlines).await?;
+                let ids: Vec<TaskId> = adopted.iter().map(|task| task.claim.token.id).collect();
+                Ok((claim::read_bodies(client, &ids).await?, adopted))
+            })
+        })
+        .await;
+    let (bodies, adopted) = adopted.inspect_err(|_| hub.give_up(sweep))?;
+    let wanted: Vec<_> = adopted.iter().map(|task| task.claim.route).collect();
+    let routes = hub
+        .routes
+        .get(&hub.pool, wanted)
+        .await
+        .inspect_err(|_| hub.give_up(sweep))?;
+    let mut bodies: HashMap<TaskId, _> = bodies.into_iter().map(|body| (body.id, body)).collect();
+    let now = Instant::now();
+    for Adopted {
+        claim,
+        cancel_requested,
+    } in adopted
+    {
+        let found = bodies.remove(&claim.token.id).zip(routes.get(&claim.route));
+        let Some((body, route)) = found else { continue };
+        resumed.push(claim.token);
+        hub.in_flight.begin([Delivery {
+            token: claim.token,
+            route: Arc::clone(route),
+            attempt: claim.attempt,
+            policy: Policy::resolve(&body, route, &hub.settings.defaults),
+            session: session.id,
+            worker: Arc::clone(worker),
+            slot: hub.fleet.occupy(session.id),
+            settle_accepted: false,
+            stage: Stage::Running(now, now),
+            cancelled_at: None,
+        }]);
+        if cancel_requested {
+            cancel(hub, &[claim.token], "The task is being cancelled.");
+        }
+    }
+    Ok(resumed)
+}
+
+/// Asks the workers of these tasks to stop, once each.
+pub fn cancel(hub: &Hub, tokens: &[Token], reason: &str) {
+    for (token, session) in hub.in_flight.cancel(tokens, Instant::now()) {
+        tell_to_stop(hub, token, session, reason);
+    }
+}
+
+/// Tells one worker to stop one task.
+pub(super) fn tell_to_stop(hub: &Hub, token: Token, session: SessionId, reason: &str) {
+    if let Some(session) = hub.fleet.session(session) {
+        let tokens = vec![Bytes::from(token.to_string())];
+        session.push(Frame::Cancel(Cancel {
+            tokens,
+            reason: reason.to_owned(),
+        }));
+    }
+}
+
+/// What this replica itself says of a delivery, under the guard of its own claim.
+pub(super) fn settle(hub: &Hub, delivery: Delivery, outcome: Outcome) -> Report {
+    Report {
+        token: delivery.token,
+        settlement: decide(outcome, delivery.attempt, &delivery.policy, fastrand::f64()),
+        owner: Some(hub.dispatcher),
+        worker: Some(origin(&delivery.worker)),
+        reply: None,
+    }
+}
+
+fn origin(worker: &Profile) -> (String, String) {
+    (worker.identity.clone(), worker.scope.node.clone())
+}
+
+/// A result that is larger than the database may take.
+#[must_use]
+pub fn too_large(bytes: usize, limit: usize) -> Outcome {
+    Outcome::ResultRefused(Failure::new(
+        "result_too_large",
+        format!("The result has {bytes} bytes; the limit is {limit}."),
+    ))
+}

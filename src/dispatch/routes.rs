@@ -1,0 +1,73 @@
+//! Routes by number, as this replica last read them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::hub::DATABASE_DEADLINE;
+use crate::domain::id::RouteId;
+use crate::domain::route::Route;
+use crate::store::{self, Pool};
+
+/// The routes that had work since this replica started. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Routes {
+    known: Arc<Mutex<HashMap<RouteId, Arc<Route>>>>,
+}
+
+impl Routes {
+    /// These routes, read from the database where they are not known yet. A route that does not exist is missing.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn get(
+        &self,
+        pool: &Pool,
+        wanted: impl IntoIterator<Item = RouteId>,
+    ) -> Result<HashMap<RouteId, Arc<Route>>, store::Error> {
+        let wanted: Vec<RouteId> = wanted.into_iter().collect();
+        let unknown: Vec<RouteId> = {
+            let known = self.known.lock();
+            wanted
+                .iter()
+                .filter(|id| !known.contains_key(id))
+                .copied()
+                .collect()
+        };
+        if !unknown.is_empty() {
+            self.read(pool, unknown).await?;
+        }
+        let known = self.known.lock();
+        Ok(wanted
+            .iter()
+            .filter_map(|id| Some((*id, Arc::clone(known.get(id)?))))
+            .collect())
+    }
+
+    /// Reads all known routes again, so that changed settings take effect.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn refresh(&self, pool: &Pool) -> Result<(), store::Error> {
+        let known: Vec<RouteId> = self.known.lock().keys().copied().collect();
+        if known.is_empty() {
+            Ok(())
+        } else {
+            self.read(pool, known).await
+        }
+    }
+
+    async fn read(&self, pool: &Pool, ids: Vec<RouteId>) -> Result<(), store::Error> {
+        let routes = pool
+            .run(DATABASE_DEADLINE, move |client| {
+                Box::pin(async move { store::routes::read(client, &ids).await })
+            })
+            .await?;
+        let mut known = self.known.lock();
+        for route in routes {
+            known.insert(route.id, Arc::new(route));
+        }
+        Ok(())
+    }
+}

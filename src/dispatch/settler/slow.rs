@@ -1,0 +1,106 @@
+//! The slow lane: reports whose row somebody else has locked, one a transaction, so that one open handler
+//! transaction delays its own task and never the results of strangers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::writer::{Acks, Written, write_once};
+use super::{Gauge, Report, Settings};
+use crate::dispatch::hub::DATABASE_DEADLINE;
+use crate::dispatch::wakes::Wakes;
+use crate::store::settle;
+use crate::store::{Error, Pool};
+
+/// Connections that wait for a lock at the same time; the others are for those who need none.
+const WAITERS: usize = 2;
+/// Between two tries at a row that stays locked, so that every report gets its turn at a connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where locked reports go. Clones lead to the same lane.
+#[derive(Clone, Debug)]
+pub(super) struct SlowLane {
+    pub(super) pool: Pool,
+    pub(super) settings: Settings,
+    pub(super) wakes: Arc<Wakes>,
+    pub(super) gauge: Arc<Gauge>,
+    pub(super) tracker: TaskTracker,
+    pub(super) stop: CancellationToken,
+    waiters: Arc<Semaphore>,
+}
+
+impl SlowLane {
+    pub(super) fn new(
+        pool: Pool,
+        settings: Settings,
+        wakes: Arc<Wakes>,
+        gauge: Arc<Gauge>,
+        tracker: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Self {
+        let waiters = Arc::new(Semaphore::new(WAITERS));
+        Self {
+            pool,
+            settings,
+            wakes,
+            gauge,
+            tracker: tracker.clone(),
+            stop: stop.clone(),
+            waiters,
+        }
+    }
+
+    /// Takes a report over. Its number is bounded by the high-water mark, which counts it.
+    pub(super) fn take(&self, report: Report) {
+        let lane = self.clone();
+        self.tracker.spawn(async move {
+            lane.stop.run_until_cancelled(lane.settle(report)).await;
+        });
+    }
+
+    /// Waits for the row, again and again, and settles by its newest version.
+    async fn settle(&self, report: Report) {
+        loop {
+            match self.try_once(report.clone()).await {
+                Ok(written) if !written.is_busy(report.token) => {
+                    for task in &written.returned {
+                        self.wakes.route(task.route, true);
+                    }
+                    let mut acks = Acks::default();
+                    acks.add(&report, written.is_recorded(report.token));
+                    acks.send();
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) if error.is_data() => {
+                    tracing::error!(task = report.token.id, %error, "a report can't be stored and is dropped");
+                    break;
+                }
+                Err(error) => {
+                    tracing::debug!(task = report.token.id, %error, "the row is still locked")
+                }
+            }
+            tokio::time::sleep(PAUSE.mul_f64(0.5 + fastrand::f64())).await;
+        }
+        self.gauge.remove(1);
+    }
+
+    async fn try_once(&self, report: Report) -> Result<Written, Error> {
+        let _waiter = self.waiters.acquire().await;
+        let max_losses = self.settings.max_losses;
+        self.pool
+            .run(DATABASE_DEADLINE, move |client| {
+                Box::pin(async move {
+                    let transaction = client.transaction().await?;
+                    settle::lock(&transaction, report.token.id).await?;
+                    let written = write_once(&transaction, &[report], max_losses).await?;
+                    transaction.commit().await?;
+                    Ok(written)
+                })
+            })
+            .await
+    }
+}

@@ -1,0 +1,48 @@
+//! Every reason to look, gathered in one place for one reader.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::domain::id::RouteId;
+
+/// Reasons that have come up since the last look.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// Routes with news; true where rows were put back, perhaps below a low-water mark.
+    pub routes: HashMap<RouteId, bool>,
+    /// Look at every lane.
+    pub everything: bool,
+}
+
+/// Where notifications, returned rows and timers leave their reasons. None is lost, equal ones collapse.
+#[derive(Debug, Default)]
+pub struct Wakes {
+    pending: Mutex<Pending>,
+    notify: Notify,
+}
+
+impl Wakes {
+    /// Tasks were enqueued on this route, or put back to it.
+    pub fn route(&self, route: RouteId, back: bool) {
+        *self.pending.lock().routes.entry(route).or_default() |= back;
+        self.notify.notify_one();
+    }
+
+    /// Anything may have happened.
+    pub fn everything(&self) {
+        self.pending.lock().everything = true;
+        self.notify.notify_one();
+    }
+
+    /// Takes what has come up.
+    pub fn take(&self) -> Pending {
+        std::mem::take(&mut *self.pending.lock())
+    }
+
+    /// Waits until something comes up; what came since the last wait counts.
+    pub async fn wait(&self) {
+        self.notify.notified().await;
+    }
+}

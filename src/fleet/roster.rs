@@ -1,0 +1,310 @@
+//! The roster: sessions with their free slots, the demand that follows, and the choice of a worker.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::session::{Profile, Scope, Session, SessionId};
+use crate::domain::route::Route;
+
+/// First wait of a session that refuses; it doubles with each refusal in a row.
+const REFUSAL_WAIT: Duration = Duration::from_millis(50);
+/// Longest wait of a session that refuses.
+const REFUSAL_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// The workers connected to this replica. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Fleet {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    roster: Mutex<Roster>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Roster {
+    members: HashMap<SessionId, Member>,
+    /// Advances on every choice, so that equally free workers take turns.
+    cursor: u64,
+    next_id: SessionId,
+}
+
+#[derive(Debug)]
+struct Member {
+    session: Session,
+    profile: Arc<Profile>,
+    /// What it serves now: its profile without the types that it refused.
+    scope: Scope,
+    /// Tasks in flight; more than its slots only by adoption.
+    busy: u32,
+    /// False until it has been welcomed, and once it drains.
+    open: bool,
+    refusals: u32,
+    rests_until: Option<Instant>,
+    last_chosen: u64,
+}
+
+impl Member {
+    fn free(&self, now: Instant) -> u32 {
+        if !self.open || self.rests_until.is_some_and(|until| now < until) {
+            return 0;
+        }
+        self.profile.slots.saturating_sub(self.busy)
+    }
+}
+
+/// Free slots of the workers of one scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupDemand {
+    /// What they serve.
+    pub scope: Scope,
+    /// How many tasks they can take now.
+    pub free: u32,
+}
+
+/// A worker chosen for one task, with one slot of it reserved.
+#[derive(Debug)]
+pub struct Placed {
+    /// The way to it.
+    pub session: Session,
+    /// What it said of itself.
+    pub profile: Arc<Profile>,
+    /// Its slot, until dropped.
+    pub slot: Slot,
+}
+
+/// Why no worker could be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unplaced {
+    /// Nobody here who serves the route has a free slot.
+    NobodyFree,
+    /// Those who serve the route take no frame of that size.
+    TooLarge {
+        /// The largest frame that one of them takes, in bytes.
+        largest: usize,
+    },
+}
+
+/// One reserved slot of a session; dropping it frees the slot, whatever path led there.
+#[derive(Debug)]
+pub struct Slot {
+    shared: Arc<Shared>,
+    session: SessionId,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut roster = self.shared.roster.lock();
+        if let Some(member) = roster.members.get_mut(&self.session) {
+            member.busy = member.busy.saturating_sub(1);
+            member.rests_until = None;
+            self.shared.changed.notify_one();
+        }
+    }
+}
+
+impl Fleet {
+    /// The number of the next session.
+    #[must_use]
+    pub fn next_session(&self) -> SessionId {
+        let mut roster = self.shared.roster.lock();
+        roster.next_id += 1;
+        roster.next_id
+    }
+
+    /// Takes a worker in. It gets no tasks before it is opened.
+    pub fn register(&self, session: Session, profile: Arc<Profile>) {
+        let member = Member {
+            scope: profile.scope.clone(),
+            session,
+            profile,
+            busy: 0,
+            open: false,
+            refusals: 0,
+            rests_until: None,
+            last_chosen: 0,
+        };
+        self.shared
+            .roster
+            .lock()
+            .members
+            .insert(member.session.id, member);
+    }
+
+    /// The worker has been welcomed: it may get tasks from now on.
+    pub fn open(&self, id: SessionId) {
+        if let Some(member) = self.shared.roster.lock().members.get_mut(&id) {
+            member.open = true;
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// Strikes a session and ends its stream.
+    pub fn deregister(&self, id: SessionId) {
+        let gone = self.shared.roster.lock().members.remove(&id);
+        if let Some(member) = gone {
+            member.session.end();
+        }
+    }
+
+    /// The worker takes nothing new.
+    pub fn drain(&self, id: SessionId) {
+        if let Some(member) = self.shared.roster.lock().members.get_mut(&id) {
+            member.open = false;
+        }
+    }
+
+    /// The worker said that it has no slot: it is passed over until it frees one, or for a while that
+    /// doubles with every refusal in a row.
+    pub fn rest(&self, id: SessionId, now: Instant) {
+        if let Some(member) = self.shared.roster.lock().members.get_mut(&id) {
+            let wait = REFUSAL_WAIT
+                .saturating_mul(1 << member.refusals.min(10))
+                .min(REFUSAL_WAIT_MAX);
+            member.refusals += 1;
+            member.rests_until = Some(now + wait);
+        }
+    }
+
+    /// The worker accepted a task: its refusals are forgotten.
+    pub fn accepted(&self, id: SessionId) {
+        if let Some(member) = self.shared.roster.lock().members.get_mut(&id) {
+            member.refusals = 0;
+        }
+    }
+
+    /// The worker does not know this type after all. True: that is news.
+    pub fn strike_type(&self, id: SessionId, task_type: &str) -> bool {
+        let mut roster = self.shared.roster.lock();
+        roster
+            .members
+            .get_mut(&id)
+            .is_some_and(|member| member.scope.task_types.remove(task_type))
+    }
+
+    /// Free slots by scope: what a sweep may claim.
+    #[must_use]
+    pub fn demand(&self, now: Instant) -> Vec<GroupDemand> {
+        let roster = self.shared.roster.lock();
+        let mut groups: BTreeMap<&Scope, u32> = BTreeMap::new();
+        for member in roster.members.values() {
+            let free = member.free(now);
+            if free > 0 {
+                *groups.entry(&member.scope).or_default() += free;
+            }
+        }
+        groups
+            .into_iter()
+            .map(|(scope, free)| GroupDemand {
+                scope: scope.clone(),
+                free,
+            })
+            .collect()
+    }
+
+    /// When the next resting session may be asked again.
+    #[must_use]
+    pub fn next_rested(&self, now: Instant) -> Option<Instant> {
+        let roster = self.shared.roster.lock();
+        roster
+            .members
+            .values()
+            .filter_map(|member| member.rests_until)
+            .filter(|until| *until > now)
+            .min()
+    }
+
+    /// Chooses a worker for a task of this route whose frame has `bytes`, and reserves a slot of it in the
+    /// same step: most free slots first, the one chosen longest ago among equals.
+    pub fn place(&self, route: &Route, bytes: usize, now: Instant) -> Result<Placed, Unplaced> {
+        let mut roster = self.shared.roster.lock();
+        roster.cursor += 1;
+        let cursor = roster.cursor;
+        let mut largest = 0;
+        let mut too_large = false;
+        let mut best: Option<&mut Member> = None;
+        for member in roster
+            .members
+            .values_mut()
+            .filter(|member| member.scope.serves(route))
+        {
+            largest = largest.max(member.profile.max_frame_bytes);
+            if member.profile.max_frame_bytes < bytes {
+                too_large = true;
+                continue;
+            }
+            let rank = |member: &Member| (member.free(now), std::cmp::Reverse(member.last_chosen));
+            if member.free(now) > 0 && best.as_deref().is_none_or(|best| rank(member) > rank(best))
+            {
+                best = Some(member);
+            }
+        }
+        let Some(member) = best else {
+            let nobody_could = too_large && largest < bytes;
+            return Err(if nobody_could {
+                Unplaced::TooLarge { largest }
+            } else {
+                Unplaced::NobodyFree
+            });
+        };
+        member.busy += 1;
+        member.last_chosen = cursor;
+        Ok(Placed {
+            session: member.session.clone(),
+            profile: Arc::clone(&member.profile),
+            slot: Slot {
+                shared: Arc::clone(&self.shared),
+                session: member.session.id,
+            },
+        })
+    }
+
+    /// A slot for a task that the worker runs already, even beyond its number; none for a session that is gone.
+    #[must_use]
+    pub fn occupy(&self, id: SessionId) -> Option<Slot> {
+        let mut roster = self.shared.roster.lock();
+        let member = roster.members.get_mut(&id)?;
+        member.busy += 1;
+        Some(Slot {
+            shared: Arc::clone(&self.shared),
+            session: id,
+        })
+    }
+
+    /// The sessions, for orders that go to all.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Session> {
+        self.shared
+            .roster
+            .lock()
+            .members
+            .values()
+            .map(|member| member.session.clone())
+            .collect()
+    }
+
+    /// The way to one session.
+    #[must_use]
+    pub fn session(&self, id: SessionId) -> Option<Session> {
+        self.shared
+            .roster
+            .lock()
+            .members
+            .get(&id)
+            .map(|member| member.session.clone())
+    }
+
+    /// Waits for a registration or a freed slot; one that came since the last wait counts.
+    pub async fn changed(&self) {
+        self.shared.changed.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::fleet::Namespaces;
+
+fn scope(types: &[&str], node: &str) -> Scope {
+    Scope {
+        namespaces: Namespaces::All,
+        task_queue: "q".into(),
+        task_types: types
+            .iter()
+            .map(ToString::to_string)
+            .collect::<BTreeSet<_>>(),
+        node: node.into(),
+    }
+}
+
+fn route(task_type: &str, node: &str) -> Route {
+    Route {
+        id: 1,
+        namespace: "default".into(),
+        task_queue: "q".into(),
+        task_type: task_type.into(),
+        node: node.into(),
+        max_attempts: None,
+        backoff_base: None,
+        backoff_multiplier: None,
+        backoff_max: None,
+    }
+}
+
+fn join(fleet: &Fleet, scope: Scope, slots: u32, max_frame_bytes: usize) -> SessionId {
+    let (outbound, _) = mpsc::channel(1);
+    let session = Session::new(fleet.next_session(), outbound, CancellationToken::new());
+    let id = session.id;
+    let profile = Profile {
+        worker_id: id.to_string(),
+        identity: String::new(),
+        scope,
+        slots,
+        max_frame_bytes,
+    };
+    fleet.register(session, Arc::new(profile));
+    fleet.open(id);
+    id
+}
+
+#[test]
+fn the_most_free_worker_is_chosen_and_equals_take_turns() {
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    let small = join(&fleet, scope(&["a"], ""), 1, 1000);
+    let (x, y) = (
+        join(&fleet, scope(&["a"], ""), 3, 1000),
+        join(&fleet, scope(&["a"], ""), 3, 1000),
+    );
+    let chosen: Vec<_> = (0..7)
+        .map(|_| fleet.place(&route("a", ""), 1, now).unwrap())
+        .collect();
+    let count = |id| {
+        chosen
+            .iter()
+            .filter(|placed| placed.session.id == id)
+            .count()
+    };
+    assert_eq!((count(small), count(x), count(y)), (1, 3, 3));
+    assert_ne!(chosen[0].session.id, chosen[1].session.id);
+    assert_eq!(
+        fleet.place(&route("a", ""), 1, now).unwrap_err(),
+        Unplaced::NobodyFree
+    );
+    drop(chosen);
+    assert_eq!(
+        fleet
+            .demand(now)
+            .iter()
+            .map(|group| group.free)
+            .sum::<u32>(),
+        7
+    );
+}
+
+#[test]
+fn a_frame_goes_to_a_worker_that_takes_it() {
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    join(&fleet, scope(&["a"], ""), 9, 100);
+    assert_eq!(
+        fleet.place(&route("a", ""), 101, now).unwrap_err(),
+        Unplaced::TooLarge { largest: 100 }
+    );
+    let large = join(&fleet, scope(&["a"], ""), 1, 1000);
+    let placed = fleet.place(&route("a", ""), 101, now).unwrap();
+    assert_eq!(placed.session.id, large);
+    assert_eq!(
+        fleet.place(&route("a", ""), 101, now).unwrap_err(),
+        Unplaced::NobodyFree
+    );
+}
+
+#[test]
+fn a_session_that_refuses_rests_and_one_that_frees_a_slot_is_asked_again() {
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    let id = join(&fleet, scope(&["a"], ""), 2, 1000);
+    let running = fleet.place(&route("a", ""), 1, now).unwrap();
+    fleet.rest(id, now);
+    assert!(fleet.demand(now).is_empty());
+    assert_eq!(fleet.next_rested(now), Some(now + REFUSAL_WAIT));
+    assert_eq!(fleet.demand(now + REFUSAL_WAIT).len(), 1);
+    drop(running);
+    assert_eq!(fleet.demand(now)[0].free, 2);
+}
+
+#[test]
+fn a_late_close_of_an_old_session_leaves_the_new_one() {
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    let old = join(&fleet, scope(&["a"], ""), 1, 1000);
+    let placed = fleet.place(&route("a", ""), 1, now).unwrap();
+    join(&fleet, scope(&["a"], ""), 1, 1000);
+    fleet.deregister(old);
+    drop(placed);
+    assert_eq!(fleet.demand(now)[0].free, 1);
+}
+
+proptest! {
+    /// Never more than the slots in flight, never a worker that does not serve the route, and no refusal while
+    /// somebody who does has a free slot.
+    #[test]
+    fn placement_holds_over_random_fleets(
+        workers in prop::collection::vec((0usize..3, 0usize..3, 1u32..4), 1..8),
+        steps in prop::collection::vec((0usize..3, 0usize..3, any::<bool>()), 1..60),
+    ) {
+        const TYPES: [&str; 3] = ["a", "b", "c"];
+        const NODES: [&str; 3] = ["", "n1", "n2"];
+        let (fleet, now) = (Fleet::default(), Instant::now());
+        let mut slots = HashMap::new();
+        for (kind, node, count) in workers {
+            slots.insert(join(&fleet, scope(&[TYPES[kind], "c"], NODES[node]), count, 1000), count);
+        }
+        let mut running: Vec<Placed> = Vec::new();
+        for (kind, node, finish) in steps {
+            if finish && !running.is_empty() {
+                running.swap_remove(kind % running.len());
+                continue;
+            }
+            let wanted = route(TYPES[kind], NODES[node]);
+            let free = fleet.demand(now).iter().any(|group| group.scope.serves(&wanted));
+            match fleet.place(&wanted, 1, now) {
+                Ok(placed) => {
+                    prop_assert!(placed.profile.scope.serves(&wanted));
+                    running.push(placed);
+                }
+                Err(_) => prop_assert!(!free),
+            }
+            for (id, count) in &slots {
+                let busy = running.iter().filter(|placed| placed.session.id == *id).count();
+                prop_assert!(busy <= *count as usize);
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Who may register, the same at every door.
+
+use std::collections::BTreeSet;
+
+use crate::domain::id::Token;
+use crate::fleet::{Namespaces, Profile, Scope};
+use crate::proto::worker::Register;
+
+/// The version of the protocol that this program speaks.
+const PROTOCOL: u32 = 1;
+/// Slots of one worker at most: its tasks in flight fit into memory.
+const SLOTS: u32 = 100_000;
+/// Characters of a name at most, as the database has it.
+const NAME: usize = 200;
+/// Task types, and namespaces, of one worker at most.
+const NAMES: usize = 10_000;
+/// Bytes that the smallest frame of a worker must hold: any task without payload fits.
+const SMALLEST_FRAME: usize = 4096;
+
+/// The registration can't be taken, and another one like it neither.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct Denied {
+    /// The field of Register at fault.
+    pub field: &'static str,
+    /// What would be right.
+    pub message: String,
+}
+
+/// A registration that was taken.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// What the worker is.
+    pub profile: Profile,
+    /// The tasks that it says it has.
+    pub resume: Vec<Token>,
+    /// What it named that is no token.
+    pub unknown: Vec<bytes::Bytes>,
+}
+
+/// Judges a registration. `worker_id` is the id to give; `frame_limit` the dispatcher's own, in bytes.
+///
+/// # Errors
+/// [`Denied`] with the first field at fault.
+pub fn admit(
+    register: Register,
+    worker_id: String,
+    frame_limit: usize,
+) -> Result<Admitted, Denied> {
+    if register.protocol != PROTOCOL {
+        return deny(
+            "protocol",
+            format!(
+                "This dispatcher speaks version {PROTOCOL}, not {}.",
+                register.protocol
+            ),
+        );
+    }
+    name("identity", &register.identity)?;
+    names("namespaces", &register.namespaces)?;
+    name("task_queue", &register.task_queue)?;
+    names("task_types", &register.task_types)?;
+    if !register.node.is_empty() {
+        name("node", &register.node)?;
+    }
+    if register.slots == 0 || register.slots > SLOTS {
+        return deny(
+            "slots",
+            format!("A worker has 1 to {SLOTS} slots, not {}.", register.slots),
+        );
+    }
+    let max_frame_bytes = match usize::try_from(register.max_frame_bytes).unwrap_or(usize::MAX) {
+        0 => frame_limit,
+        bytes if bytes < SMALLEST_FRAME => {
+            return deny(
+                "max_frame_bytes",
+                format!("A worker takes frames of at least {SMALLEST_FRAME} bytes, not {bytes}."),
+            );
+        }
+        bytes => bytes.min(frame_limit),
+    };
+    let namespaces = if register.namespaces.iter().any(|name| name == "*") {
+        Namespaces::All
+    } else {
+        Namespaces::Only(register.namespaces.into_iter().collect())
+    };
+    let (mut resume, mut unknown) = (Vec::new(), Vec::new());
+    for held in register.resume {
+        match Token::from_bytes(&held.token) {
+            Ok(token) => resume.push(token),
+            Err(_) => unknown.push(held.token),
+        }
+    }
+    let scope = Scope {
+        namespaces,
+        task_queue: register.task_queue,
+        task_types: register.task_types.into_iter().collect::<BTreeSet<_>>(),
+        node: register.node,
+    };
+    let profile = Profile {
+        worker_id,
+        identity: register.identity,
+        scope,
+        slots: register.slots,
+        max_frame_bytes,
+    };
+    Ok(Admitted {
+        profile,
+        resume,
+        unknown,
+    })
+}
+
+fn names(field: &'static str, list: &[String]) -> Result<(), Denied> {
+    if list.is_empty() || list.len() > NAMES {
+        return deny(
+            field,
+            format!("A worker names 1 to {NAMES} of them, not {}.", list.len()),
+        );
+    }
+    list.iter().try_for_each(|one| name(field, one))
+}
+
+fn name(field: &'static str, text: &str) -> Result<(), Denied> {
+    let length = text.chars().count();
+    if (1..=NAME).contains(&length) && !text.chars().any(char::is_control) {
+        return Ok(());
+    }
+    deny(
+        field,
+        format!("It must be 1 to {NAME} characters without control characters."),
+    )
+}
+
+fn deny<T>(field: &'static str, message: impl Into<String>) -> Result<T, Denied> {
+    Err(Denied {
+        field,
+        message: message.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn register() -> Register {
+        Register {
+            protocol: 1,
+            identity: "w".into(),
+            namespaces: vec!["default".into()],
+            task_queue: "q".into(),
+            task_types: vec!["t".into()],
+            slots: 1,
+            ..Register::default()
+        }
+    }
+
+    #[test]
+    fn each_field_is_judged() {
+        let change = |edit: fn(&mut Register)| {
+            let mut changed = register();
+            edit(&mut changed);
+            admit(changed, "id".into(), 1 << 20)
+                .err()
+                .map(|denied| denied.field)
+        };
+        assert_eq!(change(|_| ()), None);
+        assert_eq!(change(|r| r.node = "n1".into()), None);
+        assert_eq!(change(|r| r.protocol = 2), Some("protocol"));
+        assert_eq!(change(|r| r.identity = String::new()), Some("identity"));
+        assert_eq!(change(|r| r.identity = "a\nb".into()), Some("identity"));
+        assert_eq!(change(|r| r.namespaces.clear()), Some("namespaces"));
+        assert_eq!(
+            change(|r| r.task_queue = "x".repeat(201)),
+            Some("task_queue")
+        );
+        assert_eq!(
+            change(|r| r.task_types = vec![String::new()]),
+            Some("task_types")
+        );
+        assert_eq!(change(|r| r.node = "\u{7f}".into()), Some("node"));
+        assert_eq!(change(|r| r.slots = 0), Some("slots"));
+        assert_eq!(change(|r| r.slots = 100_001), Some("slots"));
+        assert_eq!(change(|r| r.max_frame_bytes = 1), Some("max_frame_bytes"));
+    }
+
+    #[test]
+    fn a_star_is_all_and_the_smaller_frame_limit_holds() {
+        let mut wide = register();
+        wide.namespaces = vec!["a".into(), "*".into()];
+        wide.max_frame_bytes = 1 << 30;
+        let admitted = admit(wide, "id".into(), 1 << 20).unwrap();
+        assert_eq!(admitted.profile.scope.namespaces, Namespaces::All);
+        assert_eq!(admitted.profile.max_frame_bytes, 1 << 20);
+    }
+}

@@ -1,0 +1,294 @@
+//! The life of a session after its registration, the same at every door.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::admission::Admitted;
+use crate::dispatch::Hub;
+use crate::dispatch::reports::{self, Refusal, Reported};
+use crate::domain::id::Token;
+use crate::domain::outcome::{Failure, Outcome};
+use crate::fleet::{Profile, Session};
+use crate::proto::worker::dispatcher_frame::Frame as Down;
+use crate::proto::worker::worker_frame::Frame as Up;
+use crate::proto::worker::{
+    DispatcherFrame, FailureKind, Ping, Pong, RefusedReason, Result as TaskResult, Welcome,
+    WorkerFrame, result,
+};
+use crate::store;
+
+/// Frames that may wait for a slow reader before its stream is ended. A frame holds many tasks or answers, and the
+/// tasks in them are bounded by the worker's slots.
+const OUTBOUND: usize = 4096;
+/// Characters of an error class, and of a content type, that are kept.
+const SHORT: usize = 200;
+/// Characters of an error message that are kept.
+const LONG: usize = 4096;
+/// A worker's own delays count up to this; the database refuses absurd ones.
+const LONGEST_DELAY: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// How sessions are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// A session whose pings are not answered for this long is lost.
+    pub silence_window: Duration,
+    /// Bytes in the largest frame.
+    pub max_frame_bytes: usize,
+}
+
+impl Settings {
+    /// Pings go out four times in a window, so that one lost answer proves nothing.
+    fn ping_interval(&self) -> Duration {
+        self.silence_window / 4
+    }
+}
+
+/// One side of an opened session: what a door has to send.
+pub struct Opened {
+    /// Frames for the worker, in order.
+    pub frames: mpsc::Receiver<DispatcherFrame>,
+    /// Fires when the stream is to end, after the frames that are queued.
+    pub end: CancellationToken,
+    session: Session,
+    worker: Arc<Profile>,
+}
+
+/// Opens a session for an admitted worker: takes up the tasks that it brings along, welcomes it, and only then lets
+/// tasks go to it.
+///
+/// # Errors
+/// Those of the database, when the worker brought tasks along; it may try again.
+pub async fn open(
+    hub: &Hub,
+    settings: Settings,
+    admitted: Admitted,
+) -> Result<Opened, store::Error> {
+    let (outbound, frames) = mpsc::channel(OUTBOUND);
+    let end = hub.ended.child_token();
+    let session = Session::new(hub.fleet.next_session(), outbound, end.clone());
+    let worker = Arc::new(admitted.profile);
+    hub.fleet.register(session.clone(), Arc::clone(&worker));
+    let resumed = match reports::resume(hub, &session, &worker, &admitted.resume).await {
+        Ok(resumed) => resumed,
+        Err(error) => {
+            reports::disconnected(hub, session.id);
+            return Err(error);
+        }
+    };
+    let lost = admitted
+        .resume
+        .iter()
+        .filter(|token| !resumed.contains(token));
+    let welcome = Welcome {
+        worker_id: worker.worker_id.clone(),
+        session_id: session.id.to_string(),
+        replica: hub.dispatcher.to_string(),
+        slots: worker.slots,
+        ping_interval_ms: millis(settings.ping_interval()),
+        silence_window_ms: millis(settings.silence_window),
+        max_frame_bytes: worker.max_frame_bytes as u64,
+        abandoned: lost.map(to_bytes).chain(admitted.unknown).collect(),
+        resumed: resumed.iter().map(to_bytes).collect(),
+        max_result_bytes: hub.settings.max_result_bytes as u64,
+    };
+    session.push(Down::Welcome(welcome));
+    hub.fleet.open(session.id);
+    tracing::info!(
+        session = session.id,
+        worker = worker.worker_id,
+        identity = worker.identity,
+        slots = worker.slots,
+        resumed = resumed.len(),
+        "worker connected"
+    );
+    Ok(Opened {
+        frames,
+        end,
+        session,
+        worker,
+    })
+}
+
+impl Opened {
+    /// What the session's loop needs, apart from the frames that the door sends.
+    pub(super) fn handle(&self) -> (Session, Arc<Profile>) {
+        (self.session.clone(), Arc::clone(&self.worker))
+    }
+}
+
+/// Reads the worker's frames until its stream ends, it falls silent, or the session is ended from here.
+pub(super) async fn run<S, E>(
+    hub: Arc<Hub>,
+    settings: Settings,
+    session: Session,
+    worker: Arc<Profile>,
+    inbound: S,
+) where
+    S: Stream<Item = Result<WorkerFrame, E>> + Unpin,
+    E: std::fmt::Display,
+{
+    let reason = talk(&hub, settings, &session, &worker, inbound).await;
+    reports::disconnected(&hub, session.id);
+    tracing::info!(
+        session = session.id,
+        worker = worker.worker_id,
+        reason,
+        "worker disconnected"
+    );
+}
+
+async fn talk<S, E>(
+    hub: &Hub,
+    settings: Settings,
+    session: &Session,
+    worker: &Arc<Profile>,
+    mut inbound: S,
+) -> String
+where
+    S: Stream<Item = Result<WorkerFrame, E>> + Unpin,
+    E: std::fmt::Display,
+{
+    let mut pings = tokio::time::interval(settings.ping_interval());
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut sequence = 0;
+    let mut answered = Instant::now();
+    loop {
+        let frame = tokio::select! {
+            () = session.ended().cancelled() => return "ended by this replica".into(),
+            // The first tick is at once, so a worker that answers is proven after one round trip.
+            _ = pings.tick() => {
+                if answered.elapsed() > settings.silence_window {
+                    tracing::warn!(session = session.id, worker = worker.worker_id, "worker does not answer pings");
+                    return "it did not answer pings".into();
+                }
+                sequence += 1;
+                session.push(Down::Ping(Ping { sequence }));
+                continue;
+            }
+            frame = inbound.next() => frame,
+        };
+        match frame {
+            None => return "it closed its stream".into(),
+            Some(Err(error)) => return format!("its stream failed: {error}"),
+            Some(Ok(frame)) => match frame.frame {
+                Some(Up::Pong(pong)) if pong.sequence == sequence => answered = Instant::now(),
+                Some(frame) => take(hub, session, worker, frame).await,
+                None => {}
+            },
+        }
+    }
+}
+
+/// Takes one frame. What is malformed in it is left out with a log line: a newer worker may say more than is known here.
+async fn take(hub: &Hub, session: &Session, worker: &Arc<Profile>, frame: Up) {
+    match frame {
+        Up::Accepted(accepted) => {
+            reports::accepted(hub, session.id, &tokens(&accepted.tokens)).await
+        }
+        Up::Refused(refused) => {
+            let why = match refused.reason() {
+                RefusedReason::NoSlot | RefusedReason::Unspecified => Refusal::NoSlot,
+                RefusedReason::Draining => Refusal::Draining,
+                RefusedReason::UnknownType => Refusal::UnknownType,
+            };
+            reports::refused(hub, session.id, &tokens(&refused.tokens), why).await;
+        }
+        Up::Results(results) => {
+            let limit = hub.settings.max_result_bytes;
+            let reported = results
+                .results
+                .into_iter()
+                .filter_map(|result| read_result(result, limit))
+                .collect();
+            reports::finished(hub, session, worker, reported).await;
+        }
+        Up::Progress(progress) => {
+            if let Ok(token) = Token::from_bytes(&progress.token) {
+                reports::progress(hub, token);
+            }
+        }
+        Up::Ping(ping) => {
+            session.push(Down::Pong(Pong {
+                sequence: ping.sequence,
+            }));
+        }
+        Up::Drain(_) => hub.fleet.drain(session.id),
+        Up::Pong(_) => {}
+        Up::Register(_) => tracing::warn!(session = session.id, "a second registration is ignored"),
+    }
+}
+
+fn tokens(wire: &[Bytes]) -> Vec<Token> {
+    wire.iter()
+        .filter_map(|token| Token::from_bytes(token).ok())
+        .collect()
+}
+
+fn to_bytes(token: &Token) -> Bytes {
+    token.to_string().into()
+}
+
+fn read_result(result: TaskResult, limit: usize) -> Option<Reported> {
+    let Ok(token) = Token::from_bytes(&result.token) else {
+        tracing::warn!("a result without a valid token is ignored");
+        return None;
+    };
+    let outcome = match result.outcome {
+        Some(result::Outcome::Succeeded(success)) if success.payload.len() > limit => {
+            reports::too_large(success.payload.len(), limit)
+        }
+        Some(result::Outcome::Succeeded(success)) => {
+            let empty = success.payload.is_empty() && success.content_type.is_empty();
+            Outcome::Succeeded {
+                result: (!empty).then(|| (success.payload, clip(success.content_type, SHORT))),
+            }
+        }
+        Some(result::Outcome::Failed(failed)) => {
+            let kind = failed.kind();
+            let retry_after = failed.retry_after_ms.map(delay);
+            let class = if failed.class.is_empty() {
+                "error".to_owned()
+            } else {
+                clip(failed.class, SHORT)
+            };
+            let error = Failure {
+                class,
+                message: clip(failed.message, LONG),
+            };
+            match kind {
+                FailureKind::Terminal => Outcome::Terminal(error),
+                FailureKind::Cancelled => Outcome::Stopped,
+                FailureKind::Retryable | FailureKind::Unspecified => {
+                    Outcome::Failed { error, retry_after }
+                }
+            }
+        }
+        Some(result::Outcome::Snoozed(snoozed)) => Outcome::Snoozed(delay(snoozed.after_ms)),
+        None => Outcome::ResultRefused(Failure::new(
+            "result_invalid",
+            "The result says nothing of the outcome.",
+        )),
+    };
+    Some(Reported { token, outcome })
+}
+
+fn delay(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds).min(LONGEST_DELAY)
+}
+
+fn clip(mut text: String, characters: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(characters) {
+        text.truncate(end);
+    }
+    text
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

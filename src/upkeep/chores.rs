@@ -1,0 +1,217 @@
+//! Chores of whichever replica wins the tick. Each is safe to do twice and to leave half done.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use deadpool_postgres::GenericClient;
+
+use crate::dispatch::{DATABASE_DEADLINE, Hub};
+use crate::domain::id::{RouteId, TaskId};
+use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::policy::{Defaults, Policy};
+use crate::domain::route::Route;
+use crate::domain::settlement::{Settlement, decide};
+use crate::store::settle::{self, Goes, Return, Returned};
+use crate::store::{Error, claim, dispatchers, routes, upkeep};
+
+/// Rows that one transaction moves at most, so that it holds few locks for a short time.
+const BATCH: i32 = 500;
+/// Partitions are looked after this often, and kept this many days ahead.
+const PARTITIONS_EVERY: Duration = Duration::from_secs(60);
+const DAYS_AHEAD: i32 = 14;
+
+/// Does chores until the term ends.
+pub async fn run(hub: Arc<Hub>, tick: Duration) {
+    let mut partitions_at = Instant::now();
+    let ended = hub.ended.clone();
+    let mut wait = tick;
+    loop {
+        let jittered = wait.mul_f64(0.8 + 0.4 * fastrand::f64());
+        if ended
+            .run_until_cancelled(tokio::time::sleep(jittered))
+            .await
+            .is_none()
+        {
+            return;
+        }
+        let partitions = Instant::now() >= partitions_at;
+        wait = match do_chores(&hub, partitions).await {
+            Ok(done) => {
+                if partitions && done.raised {
+                    partitions_at = Instant::now() + PARTITIONS_EVERY;
+                }
+                // A full batch has more behind it.
+                if done.full { Duration::ZERO } else { tick }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "chores are tried again");
+                tick
+            }
+        };
+    }
+}
+
+/// One tick.
+async fn do_chores(hub: &Hub, partitions: bool) -> Result<Tick, Error> {
+    hub.routes.refresh(&hub.pool).await?;
+    let (defaults, max_losses) = (hub.settings.defaults, hub.settings.max_losses);
+    let moved = hub
+        .pool
+        .run(DATABASE_DEADLINE, move |client| {
+            Box::pin(async move {
+                let transaction = client.transaction().await?;
+                if !upkeep::try_chores(&transaction).await? {
+                    return Ok(Vec::new());
+                }
+                let mut moved = rearm(&transaction, max_losses).await?;
+                moved.extend(end_overdue(&transaction, &defaults, max_losses).await?);
+                transaction.commit().await?;
+                Ok(moved)
+            })
+        })
+        .await?;
+    for task in moved.iter().filter(|task| task.goes == Goes::Ready) {
+        hub.wakes.route(task.route, true);
+    }
+    let own = hub.dispatcher;
+    let mut ready: Vec<RouteId> = moved.iter().map(|task| task.route).collect();
+    ready.sort_unstable();
+    ready.dedup();
+    let raised = hub
+        .pool
+        .run(DATABASE_DEADLINE, move |client| {
+            Box::pin(async move {
+                if !ready.is_empty() {
+                    dispatchers::wake_sleepers(client, &ready, own).await?;
+                }
+                if partitions {
+                    dispatchers::forget(client).await?;
+                    upkeep::make_partitions(client, DAYS_AHEAD).await?;
+                    return upkeep::raise_horizon(client).await;
+                }
+                Ok(true)
+            })
+        })
+        .await?;
+    Ok(Tick {
+        full: moved.len() >= usize::try_from(BATCH).unwrap_or(usize::MAX),
+        raised,
+    })
+}
+
+/// What one tick came to.
+struct Tick {
+    /// There is more to do right away.
+    full: bool,
+    /// No partition waits for producers that do not know of it yet.
+    raised: bool,
+}
+
+/// Puts back what dead replicas hold. The guard names each dead owner, so a row adopted meanwhile stays as it is.
+async fn rearm(client: &impl GenericClient, max_losses: i32) -> Result<Vec<Returned>, Error> {
+    let orphans = upkeep::find_orphans(client, BATCH).await?;
+    if orphans.is_empty() {
+        return Ok(Vec::new());
+    }
+    let returns: Vec<Return> = orphans
+        .iter()
+        .filter_map(|orphan| {
+            let outcome = Outcome::ReplicaGone {
+                announced: orphan.gentle,
+            };
+            to_return(
+                decide(outcome, 0, &ANY_POLICY, 0.0),
+                orphan.token,
+                orphan.owner,
+            )
+        })
+        .collect();
+    let moved = settle::give_back(client, &returns, max_losses).await?;
+    tracing::info!(
+        found = orphans.len(),
+        moved = moved.len(),
+        "tasks of dead replicas are put back"
+    );
+    Ok(moved)
+}
+
+/// Ends deliveries past the deadline in their row, which their owner should have ended itself.
+async fn end_overdue(
+    client: &impl GenericClient,
+    defaults: &Defaults,
+    max_losses: i32,
+) -> Result<Vec<Returned>, Error> {
+    let overdue = upkeep::find_overdue(client, BATCH).await?;
+    if overdue.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<TaskId> = overdue.iter().map(|late| late.token.id).collect();
+    let wanted: Vec<RouteId> = overdue.iter().map(|late| late.route).collect();
+    let bodies = claim::read_bodies(client, &ids).await?;
+    let bodies: HashMap<TaskId, _> = bodies.into_iter().map(|body| (body.id, body)).collect();
+    let routes: HashMap<RouteId, Route> = routes::read(client, &wanted)
+        .await?
+        .into_iter()
+        .map(|route| (route.id, route))
+        .collect();
+    let returns: Vec<Return> = overdue
+        .iter()
+        .filter_map(|late| {
+            let policy = Policy::resolve(
+                bodies.get(&late.token.id)?,
+                routes.get(&late.route)?,
+                defaults,
+            );
+            let failure = Failure::new(
+                "run_timeout",
+                "The task passed its deadline and its replica did not end it.",
+            );
+            let settlement = decide(
+                Outcome::TimedOut(failure),
+                late.attempt,
+                &policy,
+                fastrand::f64(),
+            );
+            to_return(settlement, late.token, late.owner)
+        })
+        .collect();
+    let moved = settle::give_back(client, &returns, max_losses).await?;
+    tracing::warn!(
+        found = overdue.len(),
+        moved = moved.len(),
+        "tasks past their deadline are ended"
+    );
+    Ok(moved)
+}
+
+/// For outcomes whose meaning does not depend on the task's limits.
+const ANY_POLICY: Policy = Policy {
+    max_attempts: 1,
+    backoff: crate::domain::backoff::Backoff {
+        base: Duration::ZERO,
+        multiplier: 1.0,
+        max: Duration::ZERO,
+    },
+    run_timeout: None,
+    heartbeat_timeout: None,
+};
+
+fn to_return(
+    settlement: Settlement,
+    token: crate::domain::id::Token,
+    owner: crate::domain::id::DispatcherId,
+) -> Option<Return> {
+    let Settlement::Return { how, delay, error } = settlement else {
+        return None;
+    };
+    Some(Return {
+        token,
+        owner: Some(owner),
+        how,
+        delay,
+        error,
+        worker: None,
+        node: None,
+    })
+}

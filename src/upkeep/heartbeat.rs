@@ -1,0 +1,110 @@
+//! The heartbeat: proves this replica alive, judges the others, takes up orders that came as rows.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::judge::Judge;
+use crate::dispatch::{BootTime, DATABASE_DEADLINE, Hub, reports};
+use crate::store::{self, dispatchers, upkeep};
+
+/// Whether the database answers, for readiness and for those who wait for it.
+pub type Health = watch::Sender<bool>;
+
+/// Beats until the term ends. Returns true when this replica has been declared dead: its identity is spent.
+pub async fn run(hub: Arc<Hub>, beat: Duration, health: Health) -> bool {
+    let mut judge = Judge::new(hub.settings.dead_after);
+    // A database that is away is tried often enough to be back well before the others' patience ends.
+    let retry = beat.min(hub.settings.dead_after / 3);
+    loop {
+        let wait = match beat_once(&hub, &mut judge).await {
+            Ok(true) => {
+                set_health(&health, true, None);
+                beat
+            }
+            Ok(false) => {
+                tracing::warn!(
+                    dispatcher = hub.dispatcher,
+                    "declared dead by another replica: a new identity is taken"
+                );
+                return true;
+            }
+            Err(error) => {
+                judge.blinded();
+                set_health(&health, false, Some(&error));
+                retry
+            }
+        };
+        let jittered = wait.mul_f64(0.9 + 0.2 * fastrand::f64());
+        if hub
+            .ended
+            .run_until_cancelled(tokio::time::sleep(jittered))
+            .await
+            .is_none()
+        {
+            return false;
+        }
+    }
+}
+
+/// Says once that the database is away, and once that it is back.
+pub fn set_health(health: &Health, well: bool, error: Option<&store::Error>) {
+    let turned = health.send_if_modified(|before| std::mem::replace(before, well) != well);
+    if !turned {
+        return;
+    }
+    match error {
+        Some(error) => {
+            tracing::warn!(%error, "the database is away; work goes on by itself when it is back")
+        }
+        None => tracing::info!("the database answers"),
+    }
+}
+
+/// One beat. False: this identity is dead.
+async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
+    let sent = BootTime::now();
+    let was_fit = hub.fitness.allows(sent);
+    let (dispatcher, draining) = (hub.dispatcher, hub.is_draining());
+    let deadline = DATABASE_DEADLINE.min(hub.settings.dead_after / 3);
+    let seen = hub
+        .pool
+        .run(deadline, move |client| {
+            Box::pin(async move {
+                if !dispatchers::beat(client, dispatcher, draining).await? {
+                    return Ok(None);
+                }
+                let alive = dispatchers::read(client).await?;
+                Ok(Some((
+                    alive,
+                    upkeep::find_cancelled(client, dispatcher).await?,
+                )))
+            })
+        })
+        .await?;
+    let Some((alive, cancelled)) = seen else {
+        return Ok(false);
+    };
+    hub.fitness.beaten(sent);
+    if !was_fit {
+        hub.wakes.everything();
+    }
+    reports::cancel(hub, &cancelled, "The task is being cancelled.");
+    let silent = judge.look(dispatcher, &alive, Instant::now());
+    if !silent.is_empty() {
+        let dead = hub
+            .pool
+            .run(deadline, move |client| {
+                Box::pin(async move { dispatchers::mark_dead(client, &silent).await })
+            })
+            .await?;
+        for id in dead {
+            tracing::warn!(
+                dispatcher = id,
+                "a replica is silent and has been declared dead"
+            );
+        }
+    }
+    Ok(true)
+}
