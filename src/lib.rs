@@ -5,6 +5,7 @@
 //! letters are settled in SQL, fenced. See ARCHITECTURE.md for the picture and the reading order.
 
 pub mod cli;
+pub mod config;
 pub mod dispatch;
 pub mod domain;
 pub mod embedded;

@@ -19,6 +19,7 @@
 )]
 
 mod architecture;
+mod config;
 mod embedded;
 mod sdk;
 mod sdk_command;

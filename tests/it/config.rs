@@ -1,0 +1,220 @@
+//! The configuration: who wins, and that every mistake is told at once, with where it stands.
+
+use std::time::Duration;
+
+use fencepost::config::{Config, ConfigFile, Errors, Flag, Sources};
+use secrecy::ExposeSecret;
+
+const URL: &str = "postgres://app:hunter2@db.example/app";
+
+struct Given {
+    _directory: tempfile::TempDir,
+    path: String,
+    sources: Sources,
+}
+
+fn given(toml: &str, environment: &[(&str, &str)], flags: &[Flag]) -> Given {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fencepost.toml");
+    std::fs::write(&path, toml).unwrap();
+    let environment = environment
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Given {
+        path: path.display().to_string(),
+        sources: Sources {
+            file: ConfigFile::Required(path),
+            environment: environment.collect(),
+            flags: flags.to_vec(),
+        },
+        _directory: directory,
+    }
+}
+
+fn flag(flag: &'static str, key: &'static str, value: &str) -> Flag {
+    Flag {
+        flag,
+        key,
+        value: value.to_owned(),
+    }
+}
+
+/// (origin, key) of every fault, and the whole text.
+fn faults(errors: &Errors) -> (Vec<(&str, &str)>, String) {
+    let places = errors
+        .0
+        .iter()
+        .map(|fault| (fault.origin.as_str(), fault.key.as_str()));
+    (places.collect(), errors.to_string())
+}
+
+#[test]
+fn later_sources_win_and_say_so() {
+    let given = given(
+        "[server]\ngrpc = '127.0.0.1:1'\nhttp = '127.0.0.1:2'\n[workers]\nmax_frame = '2MiB'\n\
+         [wake]\nlisten = false\npoll = '250ms'\n[tasks]\nmax_attempts = 3\nbackoff_multiplier = 1.5\n\
+         run_timeout = '0s'\n[database]\nurl = 'postgres://file/app'",
+        &[
+            ("FENCEPOST_SERVER__GRPC", "127.0.0.1:3"),
+            ("FENCEPOST_SERVER__NAME", "007"),
+            ("FENCEPOST_PG_BIN", "/not/a/setting"),
+            ("DATABASE_URL", URL),
+        ],
+        &[flag("--http", "server.http", "0.0.0.0:4")],
+    );
+    let (config, entries) = Config::explain(&given.sources).unwrap();
+    assert_eq!(config.server.grpc.port(), 3);
+    assert_eq!(config.server.http.to_string(), "0.0.0.0:4");
+    assert_eq!(config.server.name, "007");
+    assert_eq!(config.workers.max_frame, 2 << 20);
+    assert_eq!(config.workers.silence_window, Duration::from_secs(30));
+    assert!(!config.wake.listen);
+    assert_eq!(config.wake.poll, Duration::from_millis(250));
+    assert_eq!(
+        (config.tasks.max_attempts, config.tasks.run_timeout),
+        (3, None)
+    );
+    assert!((config.tasks.backoff_multiplier - 1.5).abs() < f64::EPSILON);
+    assert_eq!(config.database.url.expose_secret(), URL);
+
+    let shown = |key: &str| {
+        let entry = entries.iter().find(|entry| entry.key == key).unwrap();
+        (entry.value.as_str(), entry.origin.as_str())
+    };
+    assert_eq!(
+        shown("server.grpc"),
+        ("127.0.0.1:3", "FENCEPOST_SERVER__GRPC")
+    );
+    assert_eq!(shown("server.http"), ("0.0.0.0:4", "--http"));
+    assert_eq!(shown("workers.max_frame"), ("2MiB", given.path.as_str()));
+    assert_eq!(shown("workers.silence_window"), ("30s", "defaults"));
+    assert_eq!(shown("database.url"), ("(secret)", "DATABASE_URL"));
+}
+
+#[test]
+fn our_own_variable_wins_over_the_conventional_one() {
+    for order in [[0, 1], [1, 0]] {
+        let both = [
+            ("DATABASE_URL", "postgres://other/app"),
+            ("FENCEPOST_DATABASE__URL", URL),
+        ];
+        let given = given("", &order.map(|n: usize| both[n]), &[]);
+        let config = Config::load(&given.sources).unwrap();
+        assert_eq!(config.database.url.expose_secret(), URL);
+    }
+}
+
+#[test]
+fn all_errors_are_told_at_once_with_their_origins() {
+    let given = given(
+        "[workers]\nsilence_window = '0s'\naccept_timeout = 10\nmax_frame = '1MB'\n\
+         [replica]\nbeat = '10s'\n[sweep]\nbatch = [1]\n[settle]\nlow_water = 30000\n\
+         [serve]\nport = 1",
+        &[
+            ("FENCEPOST_TASKS__MAX_ATTEMPTS", "0"),
+            ("FENCEPOST_DATABASE__URL", "mysql://app:hunter2@db/app"),
+            ("FENCEPOST_SERVER__GRCP", "127.0.0.1:1"),
+            ("FENCEPOST_WAKE_POLL", "2s"),
+        ],
+        &[flag("--http", "server.http", "localhost")],
+    );
+    let errors = Config::load(&given.sources).unwrap_err();
+    let (mut places, text) = faults(&errors);
+    places.sort_unstable();
+    let file = given.path.as_str();
+    let mut expected = vec![
+        (file, "workers.silence_window"),
+        (file, "workers.accept_timeout"),
+        (file, "workers.max_frame"),
+        (file, "replica.beat"),
+        (file, "sweep.batch"),
+        (file, "settle.low_water"),
+        (file, "serve"),
+        ("FENCEPOST_TASKS__MAX_ATTEMPTS", "tasks.max_attempts"),
+        ("FENCEPOST_DATABASE__URL", "database.url"),
+        ("FENCEPOST_SERVER__GRCP", "server.grcp"),
+        ("FENCEPOST_WAKE_POLL", "wake.poll"),
+        ("--http", "server.http"),
+    ];
+    expected.sort_unstable();
+    assert_eq!(places, expected, "{text}");
+    for words in [
+        "is \"0s\": it must be a duration above zero",
+        "is \"10\": it must be a duration",
+        "such as 512KiB or 1MiB",
+        "less than half of replica.dead_after",
+        "FENCEPOST_WAKE__POLL, with two underscores",
+        "[server] has grpc, http, name",
+        "the sections are database, limits,",
+        "must be a whole number between 1 and 1000",
+    ] {
+        assert!(text.contains(words), "{words:?} is missing in:\n{text}");
+    }
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn zero_is_refused_where_it_makes_no_sense() {
+    let refused = [
+        "database.pool_size",
+        "database.acquire_timeout",
+        "database.statement_timeout",
+        "workers.silence_window",
+        "workers.accept_timeout",
+        "workers.max_frame",
+        "replica.dead_after",
+        "replica.beat",
+        "tasks.max_attempts",
+        "tasks.backoff_base",
+        "tasks.backoff_multiplier",
+        "tasks.backoff_max",
+        "limits.payload",
+        "limits.result",
+        "wake.poll",
+        "sweep.batch",
+        "settle.batch",
+        "settle.high_water",
+        "settle.low_water",
+    ];
+    for key in refused {
+        let given = given("", &[("DATABASE_URL", URL)], &[flag("--set", key, "0")]);
+        let errors = Config::load(&given.sources).map(drop).unwrap_err();
+        assert!(
+            faults(&errors).0.contains(&("--set", key)),
+            "{key}: {errors}"
+        );
+    }
+    for key in [
+        "tasks.run_timeout",
+        "tasks.max_losses",
+        "tasks.cancel_grace",
+        "workers.reconnect_grace",
+    ] {
+        let given = given("", &[("DATABASE_URL", URL)], &[flag("--set", key, "0")]);
+        Config::load(&given.sources).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_is_named_must_be_there_and_be_toml() {
+    let mut missing = given("", &[("DATABASE_URL", URL)], &[]);
+    missing.sources.file = ConfigFile::Required("/nowhere/fencepost.toml".into());
+    let errors = Config::load(&missing.sources).map(drop).unwrap_err();
+    assert_eq!(faults(&errors).0, [("/nowhere/fencepost.toml", "")]);
+    missing.sources.file = ConfigFile::IfPresent("/nowhere/fencepost.toml".into());
+    Config::load(&missing.sources).unwrap();
+
+    let torn = given("[server\n", &[("FENCEPOST_WAKE__POLL", "0")], &[]);
+    let errors = Config::load(&torn.sources).map(drop).unwrap_err();
+    let places = faults(&errors).0;
+    for place in [
+        (torn.path.as_str(), ""),
+        ("FENCEPOST_WAKE__POLL", "wake.poll"),
+        ("defaults", "database.url"),
+    ] {
+        assert!(
+            places.contains(&place),
+            "{place:?} is missing in {places:?}"
+        );
+    }
+}
