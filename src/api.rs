@@ -28,6 +28,17 @@ pub const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// The most lines of a list in one page.
 pub const LONGEST_PAGE: u32 = 1_000;
 
+/// What a task can be.
+const STATES: [&str; 7] = [
+    "scheduled",
+    "ready",
+    "held",
+    "running",
+    "done",
+    "failed",
+    "cancelled",
+];
+
 /// Whether this replica is fit for traffic, as its server keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Readiness {
@@ -103,6 +114,12 @@ impl State {
         if !(1..=LONGEST_PAGE).contains(&limit) {
             let message = format!("limit must be between 1 and {LONGEST_PAGE}.");
             return Err(Error::invalid_value("limit", message));
+        }
+        if let Some(state) = &filter.state
+            && !STATES.contains(&state.as_str())
+        {
+            let message = format!("state must be one of {}.", STATES.join(", "));
+            return Err(Error::invalid_value("state", message));
         }
         let page = self.pool.run(self.limits.database, move |client| {
             Box::pin(async move { tasks::list_tasks(client, &filter, before, limit).await })
