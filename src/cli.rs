@@ -1,3 +1,90 @@
-//! The command line: one module a command.
+//! The command line: one module a command. stdout is data, stderr is talk.
 
+mod database;
+pub mod enqueue;
+pub mod healthcheck;
+mod lines;
+pub mod migrate;
+mod output;
+pub mod task;
 pub mod worker;
+
+use std::io;
+
+use clap::{Parser, Subcommand};
+
+use crate::{api, store};
+
+/// Exit code for what the caller has to change: usage, configuration, refused input.
+const EXIT_USAGE: u8 = 2;
+
+/// A durable task dispatcher on PostgreSQL.
+#[derive(Debug, Parser)]
+#[command(name = "fencepost", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run tasks with a command, or with a built-in handler
+    Worker(Box<worker::Args>),
+    /// Bring the database's schema up to date
+    Migrate(migrate::Args),
+    /// Enqueue a task, or one for each line of a file
+    Enqueue(Box<enqueue::Args>),
+    /// Look at tasks, and cancel them
+    Task(task::Args),
+    /// Ask a replica on this machine whether it lives: exit code 0 or 1
+    Healthcheck(healthcheck::Args),
+    /// Print the version
+    Version,
+}
+
+/// Wrong use of the command line that its grammar lets through.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Does what was asked, says on stderr what went wrong, and answers the exit code.
+pub async fn run(cli: Cli) -> u8 {
+    let done = match cli.command {
+        Command::Worker(args) => worker::run(*args).await,
+        Command::Migrate(args) => migrate::run(args).await,
+        Command::Enqueue(args) => enqueue::run(*args).await,
+        Command::Task(args) => task::run(args).await,
+        Command::Healthcheck(args) => healthcheck::run(args).await,
+        Command::Version => output::line(concat!("fencepost ", env!("CARGO_PKG_VERSION")))
+            .map(|()| 0)
+            .map_err(Into::into),
+    };
+    done.unwrap_or_else(|error| report(&error))
+}
+
+/// One line on stderr, and the exit code.
+fn report(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<io::Error>()
+        && error.kind() == io::ErrorKind::BrokenPipe
+    {
+        // Whoever read our output has seen enough.
+        return 0;
+    }
+    if let Some(error) = error.downcast_ref::<api::Error>() {
+        output::say(&output::sentence(error));
+        return if error.is_refusal() { EXIT_USAGE } else { 1 };
+    }
+    output::say(&format!("{error:#}"));
+    let is_usage = error.is::<Usage>()
+        || matches!(
+            error.downcast_ref::<store::Error>(),
+            Some(store::Error::Settings(_))
+        )
+        || matches!(
+            error.downcast_ref::<store::migrate::Error>(),
+            Some(store::migrate::Error::Store(store::Error::Settings(_)))
+        );
+    if is_usage { EXIT_USAGE } else { 1 }
+}

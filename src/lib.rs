@@ -4,6 +4,7 @@
 //! `for update skip locked` and push each one to a connected worker; results, retries and dead
 //! letters are settled in SQL, fenced. See ARCHITECTURE.md for the picture and the reading order.
 
+pub mod api;
 pub mod cli;
 pub mod config;
 pub mod dispatch;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 pub mod claim;
 pub mod dispatchers;
+pub mod enqueue;
 mod error;
 pub mod listen;
 pub mod migrate;
@@ -11,6 +12,7 @@ mod pool;
 pub mod routes;
 mod settings;
 pub mod settle;
+pub mod tasks;
 mod tls;
 pub mod upkeep;
 

@@ -1,0 +1,90 @@
+-- Lists tasks, newest first: $1 namespace, $2 task queue, $3 task type, $4 state (each null for any), $5 the id
+-- that all answered ones are below, $6 how many tasks to look at, $7 how many to answer. Tasks have no index but
+-- their id, so a rare filter would read the whole history: a page ends after $6 of them, and each row (the only
+-- one, without a task, on an empty page) says how many were looked at and which was the last.
+with wanted as materialized (
+    select
+        route.route_id,
+        namespace.name as namespace,
+        route.task_queue,
+        route.task_type,
+        nullif(route.node, '') as node
+    from fencepost.route
+    inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
+    where
+        ($1::text is null or namespace.name = $1::text)
+        and ($2::text is null or route.task_queue = $2::text)
+        and ($3::text is null or route.task_type = $3::text)
+),
+
+looked as materialized (
+    select
+        task.id,
+        task.route_id,
+        task.enqueued_at
+    from fencepost.task
+    where task.id < $5::bigint
+    order by task.id desc
+    limit $6::bigint
+),
+
+page as materialized (
+    select
+        looked.id,
+        wanted.namespace,
+        wanted.task_queue,
+        wanted.task_type,
+        wanted.node,
+        stated.state,
+        coalesce(unfinished.attempt, ended.attempt, 0) as attempt,
+        unfinished.priority,
+        fencepost.rfc3339(looked.enqueued_at) as enqueued_at,
+        fencepost.rfc3339(ended.ended_at) as ended_at,
+        ended.error_class
+    from looked
+    inner join wanted on wanted.route_id = looked.route_id
+    left join lateral (
+        select live.*
+        from fencepost.live
+        where live.id = looked.id
+        limit 1
+    ) as unfinished on true
+    left join lateral (
+        select
+            outcome.state,
+            outcome.attempt,
+            outcome.ended_at,
+            outcome.error_class
+        from fencepost.outcome
+        where outcome.id = looked.id
+        limit 1
+    ) as ended on true
+    cross join lateral (
+        select
+            case
+                when ended.state = 1 then 'done'
+                when ended.state = 2 then 'failed'
+                when ended.state = 3 then 'cancelled'
+                when unfinished.state = 1 then 'running'
+                when unfinished.hold <> 0 then 'held'
+                when unfinished.visible_after > statement_timestamp() then 'scheduled'
+                else 'ready'
+            end as state
+    ) as stated
+    where $4::text is null or stated.state = $4::text
+    order by looked.id desc
+    limit $7::bigint
+)
+
+select
+    page.*,
+    bounds.looked_at,
+    bounds.last_id
+from (
+    select
+        count(*) as looked_at,
+        min(looked.id) as last_id
+    from looked
+) as bounds
+left join page on true
+order by page.id desc

@@ -1,0 +1,169 @@
+//! What producers can ask for, the same through every door: [`State`] does it, [`http`] and [`grpc`] translate,
+//! and one [`Error`] says what is wrong.
+
+mod duration;
+mod error;
+pub mod grpc;
+pub mod http;
+mod view;
+pub mod waits;
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::store::Pool;
+use crate::store::enqueue::{self, Enqueued, NewTask};
+use crate::store::tasks::{self, Filter, Page, Parts, Task};
+
+pub use duration::{milliseconds, span};
+pub use error::{CODES, Code, Error, Kind};
+pub use view::{ListedView, TaskView};
+pub use waits::Waits;
+
+/// The longest wait in one call, so that a client or proxy in between does not take it for dead.
+pub const LONGEST_WAIT: Duration = Duration::from_mins(1);
+
+/// The most lines of a list in one page.
+pub const LONGEST_PAGE: u32 = 1_000;
+
+/// What a task can be.
+const STATES: [&str; 7] = [
+    "scheduled",
+    "ready",
+    "held",
+    "running",
+    "done",
+    "failed",
+    "cancelled",
+];
+
+/// Whether this replica is fit for traffic, as its server keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Readiness {
+    /// Whether `/readyz` says yes.
+    pub ready: bool,
+    /// Why not, a short sentence each.
+    pub reasons: Vec<String>,
+}
+
+/// Bounds of the producers' side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request, over HTTP and gRPC alike.
+    pub body: usize,
+    /// From a request's first byte to its answer; a wait has its own time on top.
+    pub request: Duration,
+    /// One try of a database call, the wait for a connection included.
+    pub database: Duration,
+    /// What a running task gets to end by itself after a cancel, before its replica ends it; the death time of a
+    /// replica comes on top, so that the owner is always first.
+    pub cancel_grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body: 16 * 1024 * 1024,
+            request: Duration::from_secs(30),
+            database: Duration::from_secs(10),
+            // cancel grace 30 s, death time 15 s
+            cancel_grace: Duration::from_secs(45),
+        }
+    }
+}
+
+/// All that the doors share.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// The database.
+    pub pool: Pool,
+    /// Who waits for the end of what.
+    pub waits: Waits,
+    /// Fed by the server.
+    pub readiness: watch::Receiver<Readiness>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl State {
+    /// Enqueues all tasks or none, and answers in their order.
+    pub async fn enqueue(&self, tasks: Vec<NewTask>) -> Result<Vec<Enqueued>, Error> {
+        Ok(enqueue::enqueue(&self.pool, tasks, self.limits.database).await?)
+    }
+
+    /// Reads one task.
+    pub async fn get(&self, id: i64, parts: Parts) -> Result<Task, Error> {
+        let found = self
+            .pool
+            .run(self.limits.database, move |client| {
+                Box::pin(async move { tasks::read_task(client, id, parts).await })
+            })
+            .await?;
+        found.ok_or_else(|| Error::no_task(id))
+    }
+
+    /// Lists tasks with ids below `before`, newest first.
+    pub async fn list(
+        &self,
+        filter: Filter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Page, Error> {
+        if !(1..=LONGEST_PAGE).contains(&limit) {
+            let message = format!("limit must be between 1 and {LONGEST_PAGE}.");
+            return Err(Error::invalid_value("limit", message));
+        }
+        if let Some(state) = &filter.state
+            && !STATES.contains(&state.as_str())
+        {
+            let message = format!("state must be one of {}.", STATES.join(", "));
+            return Err(Error::invalid_value("state", message));
+        }
+        let page = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move { tasks::list_tasks(client, &filter, before, limit).await })
+        });
+        Ok(page.await?)
+    }
+
+    /// Cancels a task: `cancelled`, `requested` (it runs), or the state in which it had ended already.
+    pub async fn cancel(&self, id: i64, reason: String) -> Result<String, Error> {
+        let grace = self.limits.cancel_grace;
+        let answers = self
+            .pool
+            .run(self.limits.database, move |client| {
+                Box::pin(async move { tasks::cancel_tasks(client, &[id], grace, &reason).await })
+            })
+            .await?;
+        match answers.into_iter().next() {
+            None => Err(Error::no_task(id)),
+            // It ended between the statement's snapshot and its lock; a new snapshot tells how.
+            Some(answer) if answer.state == "ended" => {
+                Ok(self.get(id, Parts::default()).await?.state)
+            }
+            Some(answer) => Ok(answer.state),
+        }
+    }
+
+    /// Answers, with its result, when the task has ended or the time is over, whichever comes first; at a shutdown at
+    /// once.
+    pub async fn wait(&self, id: i64, time: Duration) -> Result<Task, Error> {
+        if time > LONGEST_WAIT {
+            let message = format!("timeout must be at most {} s.", LONGEST_WAIT.as_secs());
+            return Err(Error::invalid_value("timeout", message));
+        }
+        let until = Instant::now() + time;
+        let parts = Parts {
+            payload: false,
+            result: true,
+        };
+        // Subscribed before the look: an end in between is not missed.
+        let mut waiting = self.waits.subscribe(id)?;
+        let task = self.get(id, parts).await?;
+        if task.ended || !waiting.ended(until).await {
+            return Ok(task);
+        }
+        self.get(id, parts).await
+    }
+}

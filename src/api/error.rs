@@ -1,0 +1,302 @@
+//! The one error of all doors, with a stable code; docs/errors.md says what to do about each.
+
+use std::borrow::Cow;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tonic::metadata::MetadataMap;
+
+use crate::store;
+use crate::store::enqueue::EnqueueError;
+
+/// What kind of failure a code is, which decides its status over HTTP and gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The same call will always fail.
+    Invalid,
+    /// There is no such thing.
+    NotFound,
+    /// The path exists, for other methods.
+    Method,
+    /// More bytes than a request may have.
+    TooLarge,
+    /// The body is of a type that this call does not read.
+    MediaType,
+    /// The state of things forbids it.
+    Precondition,
+    /// Somebody else was in the way; nothing was written, and a later call may succeed.
+    Conflict,
+    /// More of this at once than a replica serves; a later call may succeed.
+    Exhausted,
+    /// A later call may succeed.
+    Unavailable,
+    /// No answer in time; a write may have happened.
+    Timeout,
+    /// A write that can't be repeated safely may have happened.
+    UnknownOutcome,
+    /// A defect, or rights that are missing.
+    Internal,
+}
+
+/// A stable code and its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code {
+    /// `FP-001` and so on: `FP-0nn` are the database's refusals (SQLSTATE `FP0nn`), `FP-1nn` ours.
+    pub code: &'static str,
+    /// The same in words. Where a code of the database has two, the refusal says which.
+    pub slug: &'static str,
+    /// Decides the status.
+    pub kind: Kind,
+}
+
+const fn code(code: &'static str, slug: &'static str, kind: Kind) -> Code {
+    Code { code, slug, kind }
+}
+
+const INTERNAL: Code = code("FP-114", "internal", Kind::Internal);
+
+/// Every code that there is, in order.
+pub const CODES: &[Code] = &[
+    code("FP-001", "invalid_name", Kind::Invalid),
+    code("FP-002", "payload_too_large", Kind::Invalid),
+    code("FP-003", "invalid_json", Kind::Invalid),
+    code("FP-004", "invalid_content_type", Kind::Invalid),
+    code("FP-005", "invalid_delay", Kind::Invalid),
+    code("FP-006", "invalid_priority", Kind::Invalid),
+    code("FP-007", "invalid_limit", Kind::Invalid),
+    code("FP-008", "invalid_labels", Kind::Invalid),
+    code("FP-009", "unknown_option", Kind::Invalid),
+    code("FP-010", "invalid_batch", Kind::Invalid),
+    code("FP-011", "invalid_settle", Kind::Invalid),
+    code("FP-012", "superseded", Kind::Precondition),
+    code("FP-013", "cancel_requested", Kind::Precondition),
+    code("FP-014", "invalid_token", Kind::Invalid),
+    code("FP-016", "result_too_large", Kind::Invalid),
+    code("FP-101", "invalid_body", Kind::Invalid),
+    code("FP-102", "unknown_field", Kind::Invalid),
+    code("FP-103", "invalid_value", Kind::Invalid),
+    code("FP-104", "task_not_found", Kind::NotFound),
+    code("FP-105", "body_too_large", Kind::TooLarge),
+    code("FP-106", "unknown_path", Kind::NotFound),
+    code("FP-107", "method_not_allowed", Kind::Method),
+    code("FP-108", "unsupported_media_type", Kind::MediaType),
+    code("FP-109", "timed_out", Kind::Timeout),
+    code("FP-110", "unavailable", Kind::Unavailable),
+    code("FP-111", "unknown_outcome", Kind::UnknownOutcome),
+    code("FP-112", "conflict", Kind::Conflict),
+    code("FP-113", "not_migrated", Kind::Unavailable),
+    INTERNAL,
+    code("FP-115", "too_many_waits", Kind::Exhausted),
+];
+
+/// Why a call has no result, for whoever made it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// What it is.
+    pub code: Code,
+    /// The name of the rule where it is a finer one than the code's.
+    pub slug: Cow<'static, str>,
+    /// The field at fault, when there is one.
+    pub field: Option<String>,
+    /// A sentence for people.
+    pub message: String,
+}
+
+impl Error {
+    /// An error of this code; one that is not in [`CODES`] counts as internal.
+    pub(crate) fn new(code: &str, message: impl Into<String>) -> Self {
+        let code = CODES.iter().find(|known| known.code == code);
+        let code = *code.unwrap_or(&INTERNAL);
+        Self {
+            code,
+            slug: code.slug.into(),
+            field: None,
+            message: message.into(),
+        }
+    }
+
+    /// Names the field at fault.
+    pub(crate) fn at(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    pub(crate) fn invalid_body(message: impl Into<String>) -> Self {
+        Self::new("FP-101", message)
+    }
+
+    pub(crate) fn unknown_field(field: &str) -> Self {
+        Self::new("FP-102", format!("there is no field {field:?} here.")).at(field)
+    }
+
+    pub(crate) fn invalid_value(field: &str, message: impl Into<String>) -> Self {
+        Self::new("FP-103", message).at(field)
+    }
+
+    pub(crate) fn no_task(id: i64) -> Self {
+        Self::new("FP-104", format!("there is no task {id}.")).at("task_id")
+    }
+
+    /// The status over HTTP.
+    pub fn http_status(&self) -> StatusCode {
+        match self.code.kind {
+            Kind::Invalid => StatusCode::BAD_REQUEST,
+            Kind::NotFound => StatusCode::NOT_FOUND,
+            Kind::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Kind::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Kind::Precondition | Kind::Conflict => StatusCode::CONFLICT,
+            Kind::Exhausted => StatusCode::TOO_MANY_REQUESTS,
+            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            // Not 502 to 504: clients and proxies repeat those unasked.
+            Kind::UnknownOutcome | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The status over gRPC.
+    pub fn grpc_code(&self) -> tonic::Code {
+        match self.code.kind {
+            Kind::Invalid | Kind::MediaType => tonic::Code::InvalidArgument,
+            Kind::NotFound => tonic::Code::NotFound,
+            Kind::Method => tonic::Code::Unimplemented,
+            Kind::Precondition => tonic::Code::FailedPrecondition,
+            Kind::Conflict => tonic::Code::Aborted,
+            Kind::TooLarge | Kind::Exhausted => tonic::Code::ResourceExhausted,
+            Kind::Unavailable => tonic::Code::Unavailable,
+            Kind::Timeout => tonic::Code::DeadlineExceeded,
+            Kind::UnknownOutcome => tonic::Code::Unknown,
+            Kind::Internal => tonic::Code::Internal,
+        }
+    }
+
+    /// Whether the caller is at fault, and the same call will fail again.
+    pub fn is_refusal(&self) -> bool {
+        !matches!(
+            self.code.kind,
+            Kind::Conflict
+                | Kind::Exhausted
+                | Kind::Unavailable
+                | Kind::Timeout
+                | Kind::UnknownOutcome
+                | Kind::Internal
+        )
+    }
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        use store::Error::{Conflict, Internal, NotMigrated, Refused, Settings, Unavailable};
+        match error {
+            Refused(refusal) => {
+                let code = refusal.code.replacen("FP", "FP-", 1);
+                Self {
+                    slug: refusal.slug.into(),
+                    field: refusal.field,
+                    ..Self::new(&code, refusal.message)
+                }
+            }
+            Unavailable(_) => Self::new("FP-110", error.to_string()),
+            Conflict(_) => Self::new("FP-112", error.to_string()),
+            NotMigrated(_) => Self::new("FP-113", error.to_string()),
+            Internal(_) | Settings(_) => Self::new(INTERNAL.code, error.to_string()),
+        }
+    }
+}
+
+impl From<EnqueueError> for Error {
+    fn from(error: EnqueueError) -> Self {
+        match error {
+            EnqueueError::Store(error) => error.into(),
+            EnqueueError::UnknownOutcome(_) => Self::new("FP-111", error.to_string()),
+        }
+    }
+}
+
+/// Problem details (RFC 9457), with our code, its name and the field as extensions.
+#[derive(Serialize)]
+struct Problem<'e> {
+    r#type: String,
+    title: String,
+    status: u16,
+    detail: &'e str,
+    code: &'e str,
+    slug: &'e str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'e str>,
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let status = self.http_status();
+        let problem = Problem {
+            r#type: format!("urn:fencepost:error:{}", self.code.code),
+            title: self.slug.replace('_', " "),
+            status: status.as_u16(),
+            detail: &self.message,
+            code: self.code.code,
+            slug: &self.slug,
+            field: self.field.as_deref(),
+        };
+        let body = serde_json::to_vec(&problem).unwrap_or_default();
+        let kind = HeaderValue::from_static("application/problem+json");
+        (status, [(header::CONTENT_TYPE, kind)], body).into_response()
+    }
+}
+
+impl From<Error> for tonic::Status {
+    fn from(error: Error) -> Self {
+        let mut trailers = MetadataMap::new();
+        if let Ok(code) = error.code.code.parse() {
+            trailers.insert("fencepost-code", code);
+        }
+        if let Some(Ok(field)) = error.field.as_deref().map(str::parse) {
+            trailers.insert("fencepost-field", field);
+        }
+        tonic::Status::with_metadata(error.grpc_code(), error.message, trailers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One line a code: | FP-001 | invalid_name | 400 | INVALID_ARGUMENT | …
+    #[test]
+    fn the_documentation_lists_every_code_with_its_name_and_statuses() {
+        let documented: Vec<Vec<&str>> = include_str!("../../docs/errors.md")
+            .lines()
+            .filter(|line| line.starts_with("| FP-"))
+            .map(|line| line.split('|').map(str::trim).skip(1).take(4).collect())
+            .collect();
+        let known: Vec<Vec<String>> = CODES
+            .iter()
+            .map(|known| {
+                let error = Error::new(known.code, "");
+                let grpc = format!("{:?}", error.grpc_code());
+                let status = error.http_status().as_u16().to_string();
+                vec![known.code.into(), known.slug.into(), status, grpc]
+            })
+            .collect();
+        assert_eq!(documented, known);
+    }
+
+    #[test]
+    fn a_refusal_of_the_database_keeps_its_code_field_and_finer_name() {
+        let refusal = store::Refusal {
+            code: "FP002".into(),
+            slug: "payload_missing".into(),
+            field: Some("payload".into()),
+            message: "payload must not be null.".into(),
+        };
+        let error = Error::from(store::Error::Refused(refusal));
+        assert_eq!(error.code.code, "FP-002");
+        assert_eq!(error.slug, "payload_missing");
+        let status = tonic::Status::from(error);
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        assert_eq!(status.metadata().get("fencepost-code").unwrap(), "FP-002");
+        assert_eq!(status.metadata().get("fencepost-field").unwrap(), "payload");
+    }
+}

@@ -1,0 +1,134 @@
+//! The producers' door over gRPC: translation only.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tonic::{Request, Response, Status};
+
+use super::State;
+use crate::proto::producer::producer_service_server::{ProducerService, ProducerServiceServer};
+use crate::proto::producer::{
+    self, CancelRequest, CancelResponse, EnqueueRequest, EnqueueResponse, GetRequest, TaskInfo,
+    WaitRequest,
+};
+use crate::store::enqueue::NewTask;
+use crate::store::tasks::{Parts, Task};
+
+/// The service to mount.
+pub type ProducerServer = ProducerServiceServer<Producer>;
+
+/// Answers producers' calls.
+#[derive(Debug, Clone)]
+pub struct Producer {
+    state: State,
+}
+
+/// The service over this state, with its limit on a request's bytes.
+#[must_use]
+pub fn server(state: State) -> ProducerServer {
+    let limit = state.limits.body;
+    ProducerServiceServer::new(Producer { state }).max_decoding_message_size(limit)
+}
+
+#[tonic::async_trait]
+impl ProducerService for Producer {
+    async fn enqueue(
+        &self,
+        request: Request<EnqueueRequest>,
+    ) -> Result<Response<EnqueueResponse>, Status> {
+        let tasks = request.into_inner().tasks.into_iter().map(new_task);
+        let enqueued = self.state.enqueue(tasks.collect()).await?;
+        let tasks = enqueued.into_iter().map(|task| producer::Enqueued {
+            task_id: task.task_id,
+            created: task.created,
+        });
+        Ok(Response::new(EnqueueResponse {
+            tasks: tasks.collect(),
+        }))
+    }
+
+    async fn get(&self, request: Request<GetRequest>) -> Result<Response<TaskInfo>, Status> {
+        let request = request.into_inner();
+        let parts = Parts {
+            payload: request.with_payload,
+            result: request.with_payload,
+        };
+        let task = self.state.get(request.task_id, parts).await?;
+        Ok(Response::new(info(task)))
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<CancelRequest>,
+    ) -> Result<Response<CancelResponse>, Status> {
+        let request = request.into_inner();
+        let state = self.state.cancel(request.task_id, request.reason).await?;
+        Ok(Response::new(CancelResponse { state }))
+    }
+
+    async fn wait(&self, request: Request<WaitRequest>) -> Result<Response<TaskInfo>, Status> {
+        let request = request.into_inner();
+        let time = Duration::from_millis(request.timeout_ms);
+        let task = self.state.wait(request.task_id, time).await?;
+        Ok(Response::new(info(task)))
+    }
+}
+
+fn new_task(task: producer::NewTask) -> NewTask {
+    NewTask {
+        namespace: given(task.namespace),
+        task_queue: Some(task.task_queue),
+        task_type: Some(task.task_type),
+        payload: Some(task.payload),
+        content_type: given(task.content_type),
+        dispatch_key: task.dispatch_key,
+        delay_ms: task.delay_ms,
+        run_at: task.run_at,
+        priority: task.priority,
+        node: task.node,
+        max_attempts: task.max_attempts,
+        run_timeout_ms: task.run_timeout_ms,
+        heartbeat_timeout_ms: task.heartbeat_timeout_ms,
+        schedule_to_start_ms: task.schedule_to_start_ms,
+        settle: task.settle,
+        concurrency_key: task.concurrency_key,
+        labels: json_object(&task.labels),
+        options: task.options.map(Bytes::from),
+    }
+}
+
+/// The protocol has no null for these: empty means absent.
+fn given(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn json_object(labels: &std::collections::HashMap<String, String>) -> Option<Bytes> {
+    if labels.is_empty() {
+        return None;
+    }
+    serde_json::to_vec(labels).ok().map(Bytes::from)
+}
+
+fn info(task: Task) -> TaskInfo {
+    TaskInfo {
+        task_id: task.id,
+        namespace: task.namespace,
+        task_queue: task.task_queue,
+        task_type: task.task_type,
+        node: task.node.unwrap_or_default(),
+        state: task.state,
+        attempt: u32::try_from(task.attempt).unwrap_or_default(),
+        priority: task.priority.unwrap_or_default().into(),
+        enqueued_at: task.enqueued_at,
+        visible_after: task.visible_after.unwrap_or_default(),
+        ended_at: task.ended_at.unwrap_or_default(),
+        worker: task.worker.unwrap_or_default(),
+        error_class: task.error_class.unwrap_or_default(),
+        error_message: task.error_message.unwrap_or_default(),
+        payload: task.payload.unwrap_or_default().into(),
+        content_type: task.content_type,
+        result: task.result.unwrap_or_default().into(),
+        result_content_type: task.result_type.unwrap_or_default(),
+        ended: task.ended,
+    }
+}

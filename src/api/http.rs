@@ -1,0 +1,141 @@
+//! The producers' door over HTTP: translation only. Errors are problem+json, ids are strings.
+
+mod body;
+mod tasks;
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Request, State as Extract};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use futures_util::StreamExt as _;
+use serde::Serialize;
+
+use super::{Error, LONGEST_WAIT, State};
+
+/// Every route of the producers' side, and `/healthz` and `/readyz`.
+pub fn router(state: State) -> Router {
+    let calls = Router::new()
+        .route("/v1/tasks", post(tasks::enqueue).get(tasks::list))
+        .route("/v1/tasks/{id}", get(tasks::read))
+        .route("/v1/tasks/{id}/cancel", post(tasks::cancel))
+        .layer(middleware::from_fn_with_state(state.limits.request, within));
+    let waits = Router::new()
+        .route("/v1/tasks/{id}/wait", get(tasks::wait))
+        .layer(middleware::from_fn_with_state(
+            state.limits.request + LONGEST_WAIT,
+            within,
+        ));
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .merge(calls)
+        .merge(waits)
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(state)
+}
+
+/// Ends a request whose time is over, a body that trickles in included. Database work that it has begun goes on
+/// to its own deadline.
+async fn within(Extract(limit): Extract<Duration>, request: Request, next: Next) -> Response {
+    match tokio::time::timeout(limit, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let message = format!(
+                "no answer within {} s; what was asked for may have happened.",
+                limit.as_secs()
+            );
+            Error::new("FP-109", message).into_response()
+        }
+    }
+}
+
+async fn readyz(Extract(state): Extract<State>) -> Response {
+    #[derive(Serialize)]
+    struct Ready {
+        ready: bool,
+        reasons: Vec<String>,
+    }
+    let now = state.readiness.borrow().clone();
+    let status = if now.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    json(
+        status,
+        &Ready {
+            ready: now.ready,
+            reasons: now.reasons,
+        },
+    )
+}
+
+async fn unknown_path(request: Request) -> Error {
+    Error::new(
+        "FP-106",
+        format!("there is nothing at {}.", request.uri().path()),
+    )
+}
+
+async fn method_not_allowed(request: Request) -> Error {
+    let message = format!(
+        "{} does not answer to {}.",
+        request.uri().path(),
+        request.method()
+    );
+    Error::new("FP-107", message)
+}
+
+fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(text) => {
+            let kind = HeaderValue::from_static("application/json");
+            (status, [(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(error) => Error::new("FP-114", error.to_string()).into_response(),
+    }
+}
+
+/// The bytes of a JSON request, within the limit. Its content type is asked for because a web page of somebody else
+/// can't send this one without the browser asking first.
+async fn read_body(state: &State, request: Request) -> Result<Bytes, Error> {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case("application/json") {
+        return Err(Error::new(
+            "FP-108",
+            "the body must be JSON, with the header content-type: application/json.",
+        ));
+    }
+    read_bytes(state, request).await
+}
+
+async fn read_bytes(state: &State, request: Request) -> Result<Bytes, Error> {
+    let limit = state.limits.body;
+    let too_large = || Error::new("FP-105", format!("a body has at most {limit} bytes."));
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    // Said before it is sent, where the length is known.
+    if announced.is_some_and(|length| usize::try_from(length).map_or(true, |length| length > limit))
+    {
+        return Err(too_large());
+    }
+    let mut chunks = request.into_body().into_data_stream();
+    let mut body = Vec::new();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk
+            .map_err(|error| Error::invalid_body(format!("the body did not arrive: {error}.")))?;
+        if body.len() + chunk.len() > limit {
+            return Err(too_large());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.into())
+}

@@ -1,0 +1,268 @@
+//! `fencepost enqueue`: one task, or one for each line of a file.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::io::AsyncReadExt as _;
+use tokio::time::Instant;
+
+use super::database::{Database, Session};
+use super::output::{self, Output};
+use super::{Usage, lines};
+use crate::api::{self, LONGEST_WAIT, TaskView, milliseconds};
+use crate::store::enqueue::NewTask;
+use crate::store::tasks::Task;
+
+/// Between looks at a task while the database is away.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// What to enqueue.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Task queue: which workers
+    #[arg(long, value_name = "Q")]
+    pub queue: String,
+    /// Task type: what they have to do
+    #[arg(long = "type", value_name = "T")]
+    pub task_type: String,
+    /// The payload itself, @FILE, or - for stdin [default: null]
+    #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
+    pub payload: Option<OsString>,
+    /// A task for each line of the payload's source (stdin unless given); blank lines are passed over
+    #[arg(long)]
+    pub lines: bool,
+    /// Idempotency key; with --lines each task's is KEY-LINE
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Run it after this time, such as 250ms, 5m or 2h
+    #[arg(long, allow_hyphen_values = true, value_name = "TIME")]
+    pub delay: Option<String>,
+    /// Run it at this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub run_at: Option<String>,
+    /// 0 (first) to 3 [default: 1]
+    #[arg(long, allow_negative_numbers = true)]
+    pub priority: Option<i32>,
+    /// The only node that may run it
+    #[arg(long)]
+    pub node: Option<String>,
+    /// Tries before it is a dead letter
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
+    pub max_attempts: Option<i32>,
+    /// How long a try may run; 0 for no limit
+    #[arg(long, allow_hyphen_values = true, value_name = "TIME")]
+    pub run_timeout: Option<String>,
+    /// How long a try may show no progress; 0 for no limit
+    #[arg(long, allow_hyphen_values = true, value_name = "TIME")]
+    pub heartbeat_timeout: Option<String>,
+    /// How long it may wait for a worker
+    #[arg(long, allow_hyphen_values = true, value_name = "TIME")]
+    pub schedule_to_start: Option<String>,
+    /// When it is done: completed, or accepted by a worker
+    #[arg(long)]
+    pub settle: Option<String>,
+    /// Tasks of the same key run one at a time
+    #[arg(long, value_name = "KEY")]
+    pub concurrency_key: Option<String>,
+    /// A label for people, as NAME=VALUE; may be repeated
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub labels: Vec<String>,
+    /// Further settings, as a JSON object
+    #[arg(long, value_name = "JSON")]
+    pub options: Option<String>,
+    /// [default: default]
+    #[arg(long, value_name = "N")]
+    pub namespace: Option<String>,
+    /// Media type of the payload [default: application/json]
+    #[arg(long, value_name = "TYPE")]
+    pub content_type: Option<String>,
+    /// Wait for its end and print the result; exit code 0 when done, 1 when failed, cancelled or late
+    #[arg(long, conflicts_with = "lines")]
+    pub wait: bool,
+    /// How long to wait [default: for ever]
+    #[arg(long, requires = "wait", value_name = "TIME")]
+    pub timeout: Option<String>,
+    /// What stdout gets: ids and the result as they are, or JSON
+    #[arg(long, value_enum, default_value = "table")]
+    pub output: Output,
+    /// Where it is enqueued
+    #[command(flatten)]
+    pub database: Database,
+}
+
+/// Where payloads come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    Given(Bytes),
+    File(PathBuf),
+    Stdin,
+}
+
+impl Source {
+    fn of(argument: Option<&OsString>, is_lines: bool) -> Self {
+        let Some(argument) = argument else {
+            return if is_lines {
+                Self::Stdin
+            } else {
+                // As `payload jsonb default 'null'` of fencepost.enqueue.
+                Self::Given(Bytes::from_static(b"null"))
+            };
+        };
+        match argument.as_bytes() {
+            b"-" => Self::Stdin,
+            [b'@', path @ ..] => Self::File(OsString::from_vec(path.to_vec()).into()),
+            given => Self::Given(Bytes::copy_from_slice(given)),
+        }
+    }
+
+    async fn read(self) -> anyhow::Result<Bytes> {
+        Ok(match self {
+            Self::Given(bytes) => bytes,
+            Self::File(path) => tokio::fs::read(&path)
+                .await
+                .map_err(|error| Usage(format!("cannot read {}: {error}", path.display())))?
+                .into(),
+            Self::Stdin => {
+                let mut bytes = Vec::new();
+                tokio::io::stdin()
+                    .read_to_end(&mut bytes)
+                    .await
+                    .context("cannot read stdin")?;
+                bytes.into()
+            }
+        })
+    }
+}
+
+/// Enqueues; 1 when a task that was waited for did not end as done, 2 when lines were refused.
+///
+/// # Errors
+/// [`api::Error`], [`Usage`] and what input and output may run into.
+pub async fn run(args: Args) -> anyhow::Result<u8> {
+    let source = Source::of(args.payload.as_ref(), args.lines);
+    let time = args.timeout.as_deref();
+    let time = time.map(|time| api::span("timeout", time)).transpose()?;
+    let mut task = new_task(&args)?;
+    let session = args.database.open()?;
+    if args.lines {
+        return lines::run(&session, source, &task, args.key.as_deref(), args.output).await;
+    }
+    task.payload = Some(source.read().await?);
+    task.dispatch_key = args.key;
+    let enqueued = session.state.enqueue(vec![task]).await?;
+    let enqueued = enqueued.first().context("the database answered nothing")?;
+    if !enqueued.created {
+        output::say(&format!("task {} has this key already", enqueued.task_id));
+    }
+    if args.wait {
+        return wait(&session, enqueued.task_id, time, args.output).await;
+    }
+    match args.output {
+        Output::Table => output::line(&enqueued.task_id.to_string())?,
+        Output::Json => {
+            #[derive(Serialize)]
+            struct View {
+                task_id: String,
+                created: bool,
+            }
+            output::json(&View {
+                task_id: enqueued.task_id.to_string(),
+                created: enqueued.created,
+            })?;
+        }
+    }
+    Ok(0)
+}
+
+/// The task but for its payload and key.
+fn new_task(args: &Args) -> anyhow::Result<NewTask> {
+    let ms = |field, given: &Option<String>| {
+        let given = given.as_deref();
+        given.map(|text| milliseconds(field, text)).transpose()
+    };
+    let mut labels = serde_json::Map::new();
+    for label in &args.labels {
+        let Some((name, value)) = label.split_once('=') else {
+            return Err(Usage(format!("--label {label:?} is not of the form NAME=VALUE")).into());
+        };
+        labels.insert(name.into(), value.into());
+    }
+    Ok(NewTask {
+        namespace: args.namespace.clone(),
+        task_queue: Some(args.queue.clone()),
+        task_type: Some(args.task_type.clone()),
+        payload: None,
+        content_type: args.content_type.clone(),
+        dispatch_key: None,
+        delay_ms: ms("delay", &args.delay)?,
+        run_at: args.run_at.clone(),
+        priority: args.priority,
+        node: args.node.clone(),
+        max_attempts: args.max_attempts,
+        run_timeout_ms: ms("run_timeout", &args.run_timeout)?,
+        heartbeat_timeout_ms: ms("heartbeat_timeout", &args.heartbeat_timeout)?,
+        schedule_to_start_ms: ms("schedule_to_start", &args.schedule_to_start)?,
+        settle: args.settle.clone(),
+        concurrency_key: args.concurrency_key.clone(),
+        labels: (!labels.is_empty()).then(|| serde_json::Value::from(labels).to_string().into()),
+        options: args.options.clone().map(Bytes::from),
+    })
+}
+
+async fn wait(
+    session: &Session,
+    id: i64,
+    time: Option<Duration>,
+    output: Output,
+) -> anyhow::Result<u8> {
+    output::say(&format!("waiting for task {id}"));
+    let until = time.map(|time| Instant::now() + time);
+    let mut told = false;
+    loop {
+        let left = until.map_or(LONGEST_WAIT, |until| until - Instant::now());
+        match session.state.wait(id, left.min(LONGEST_WAIT)).await {
+            Ok(task) if task.ended => return ended(task, output),
+            Err(error) if error.is_refusal() => return Err(error.into()),
+            // The task goes on whether or not we can look.
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    output::say(&output::sentence(&error));
+                }
+                tokio::time::sleep(AWAY.min(left)).await;
+            }
+            Ok(_) => {}
+        }
+        if until.is_some_and(|until| until <= Instant::now()) {
+            output::say(&format!("task {id} has not ended in time"));
+            return Ok(1);
+        }
+    }
+}
+
+fn ended(task: Task, output: Output) -> anyhow::Result<u8> {
+    let code = u8::from(task.state != "done");
+    if code != 0 {
+        let why = [&task.error_class, &task.error_message];
+        let why: Vec<&str> = why.into_iter().flatten().map(String::as_str).collect();
+        output::say(&format!(
+            "task {} {}: {}",
+            task.id,
+            task.state,
+            why.join(": ")
+        ));
+    }
+    if output == Output::Json {
+        output::json(&TaskView::from(task))?;
+    } else if let Some(mut result) = task.result {
+        if task.result_type.as_deref() == Some("application/json") {
+            result.push(b'\n');
+        }
+        output::bytes(&result)?;
+    }
+    Ok(code)
+}

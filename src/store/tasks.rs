@@ -1,0 +1,289 @@
+//! Looking at tasks, and cancelling them.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::{Client, Error};
+
+/// Tasks that one page of a list looks at, at most: some 50 ms of work however rare its filters are.
+const LOOKED_AT: i64 = 10_000;
+
+/// Ids in one statement, so that no batch holds its locks for long (design: at most 2,000).
+pub const BATCH: usize = 2_000;
+
+/// A task as producers see it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Its id.
+    pub id: i64,
+    /// The namespace's name.
+    pub namespace: String,
+    /// The task queue.
+    pub task_queue: String,
+    /// The task type.
+    pub task_type: String,
+    /// The only node that may run it.
+    pub node: Option<String>,
+    /// scheduled, ready, held, running, done, failed or cancelled.
+    pub state: String,
+    /// Whether the state is one of the last three.
+    pub ended: bool,
+    /// Failed tries so far.
+    pub attempt: i32,
+    /// 0 (first) to 3; gone once the task has ended.
+    pub priority: Option<i16>,
+    /// Whether it runs and was asked to stop.
+    pub cancel_requested: bool,
+    /// RFC 3339, as all times here.
+    pub enqueued_at: String,
+    /// When it is due; gone once the task has ended.
+    pub visible_after: Option<String>,
+    /// When it ended.
+    pub ended_at: Option<String>,
+    /// Whose report ended it.
+    pub worker: Option<String>,
+    /// What went wrong, in a word.
+    pub error_class: Option<String>,
+    /// What went wrong, in a sentence.
+    pub error_message: Option<String>,
+    /// The caller's idempotency key.
+    pub dispatch_key: Option<String>,
+    /// A JSON object of strings.
+    pub labels: Option<String>,
+    /// What the payload is.
+    pub content_type: String,
+    /// When asked for.
+    pub payload: Option<Vec<u8>>,
+    /// What the result is.
+    pub result_type: Option<String>,
+    /// When asked for, and when there is one.
+    pub result: Option<Vec<u8>>,
+}
+
+/// Payload, labels and result belong to the application and stay out of logs.
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Task")
+            .field("id", &self.id)
+            .field("state", &self.state)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What to read of a task besides its columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Parts {
+    /// The payload.
+    pub payload: bool,
+    /// The result.
+    pub result: bool,
+}
+
+/// Reads one task; none when there never was one, or when it has left history.
+///
+/// # Errors
+/// [`Error`].
+pub async fn read_task(client: &Client, id: i64, parts: Parts) -> Result<Option<Task>, Error> {
+    let statement = client
+        .prepare_cached(include_str!("../../sql/read_task.sql"))
+        .await?;
+    let row = client
+        .query_opt(&statement, &[&id, &parts.payload, &parts.result])
+        .await?;
+    row.as_ref().map(task).transpose()
+}
+
+fn task(row: &Row) -> Result<Task, Error> {
+    Ok(Task {
+        id: row.try_get("id")?,
+        namespace: row.try_get("namespace")?,
+        task_queue: row.try_get("task_queue")?,
+        task_type: row.try_get("task_type")?,
+        node: row.try_get("node")?,
+        state: row.try_get("state")?,
+        ended: row.try_get("ended")?,
+        attempt: row.try_get("attempt")?,
+        priority: row.try_get("priority")?,
+        cancel_requested: row.try_get("cancel_requested")?,
+        enqueued_at: row.try_get("enqueued_at")?,
+        visible_after: row.try_get("visible_after")?,
+        ended_at: row.try_get("ended_at")?,
+        worker: row.try_get("worker")?,
+        error_class: row.try_get("error_class")?,
+        error_message: row.try_get("error_message")?,
+        dispatch_key: row.try_get("dispatch_key")?,
+        labels: row.try_get("labels")?,
+        content_type: row.try_get("content_type")?,
+        payload: row.try_get("payload")?,
+        result_type: row.try_get("result_type")?,
+        result: row.try_get("result")?,
+    })
+}
+
+/// Which tasks to list; absent is any.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// The namespace's name.
+    pub namespace: Option<String>,
+    /// The task queue.
+    pub task_queue: Option<String>,
+    /// The task type.
+    pub task_type: Option<String>,
+    /// The state, as [`Task::state`] has it.
+    pub state: Option<String>,
+}
+
+/// A line of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its id.
+    pub id: i64,
+    /// The namespace's name.
+    pub namespace: String,
+    /// The task queue.
+    pub task_queue: String,
+    /// The task type.
+    pub task_type: String,
+    /// The only node that may run it.
+    pub node: Option<String>,
+    /// As [`Task::state`].
+    pub state: String,
+    /// Failed tries so far.
+    pub attempt: i32,
+    /// 0 (first) to 3; gone once the task has ended.
+    pub priority: Option<i16>,
+    /// RFC 3339.
+    pub enqueued_at: String,
+    /// RFC 3339.
+    pub ended_at: Option<String>,
+    /// What went wrong, in a word.
+    pub error_class: Option<String>,
+}
+
+/// Part of a list, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Page {
+    /// At most as many as were asked for; fewer, even none, do not mean that there are no more.
+    pub tasks: Vec<Listed>,
+    /// Where the next page begins; none at the end.
+    pub before: Option<i64>,
+}
+
+/// Lists tasks with ids below `before`, at most `limit`. The work of a page is bounded: it ends early where the
+/// filters match little.
+///
+/// # Errors
+/// [`Error`].
+pub async fn list_tasks(
+    client: &Client,
+    filter: &Filter,
+    before: Option<i64>,
+    limit: u32,
+) -> Result<Page, Error> {
+    let statement = client
+        .prepare_cached(include_str!("../../sql/list_tasks.sql"))
+        .await?;
+    let before = before.unwrap_or(i64::MAX);
+    let limit = i64::from(limit);
+    let rows = client
+        .query(
+            &statement,
+            &[
+                &filter.namespace,
+                &filter.task_queue,
+                &filter.task_type,
+                &filter.state,
+                &before,
+                &LOOKED_AT,
+                &limit,
+            ],
+        )
+        .await?;
+    let mut page = Page::default();
+    for row in &rows {
+        let looked_at: i64 = row.try_get("looked_at")?;
+        page.before = match looked_at {
+            LOOKED_AT => row.try_get("last_id")?,
+            _ => None,
+        };
+        if row.try_get::<_, Option<i64>>("id")?.is_some() {
+            page.tasks.push(listed(row)?);
+        }
+    }
+    // A full page goes on after its own last task, wherever the look ended.
+    if i64::try_from(page.tasks.len()).is_ok_and(|found| found == limit) {
+        page.before = page.tasks.last().map(|task| task.id);
+    }
+    Ok(page)
+}
+
+fn listed(row: &Row) -> Result<Listed, Error> {
+    Ok(Listed {
+        id: row.try_get("id")?,
+        namespace: row.try_get("namespace")?,
+        task_queue: row.try_get("task_queue")?,
+        task_type: row.try_get("task_type")?,
+        node: row.try_get("node")?,
+        state: row.try_get("state")?,
+        attempt: row.try_get("attempt")?,
+        priority: row.try_get("priority")?,
+        enqueued_at: row.try_get("enqueued_at")?,
+        ended_at: row.try_get("ended_at")?,
+        error_class: row.try_get("error_class")?,
+    })
+}
+
+/// Which of the tasks have ended; at most [`BATCH`] ids.
+///
+/// # Errors
+/// [`Error`].
+pub async fn read_ended(client: &Client, ids: &[i64]) -> Result<Vec<i64>, Error> {
+    let statement = client
+        .prepare_cached(include_str!("../../sql/read_ended.sql"))
+        .await?;
+    let rows = client.query(&statement, &[&ids]).await?;
+    rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
+}
+
+/// What a cancel came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cancelled {
+    /// The task.
+    pub id: i64,
+    /// The replica that runs it and has to tell its worker.
+    pub dispatcher: Option<i64>,
+    /// `cancelled`, `requested` (it runs), the state in which it had ended before, or `ended` when that came in
+    /// between.
+    pub state: String,
+}
+
+/// Cancels tasks; at most [`BATCH`] unique ids. Waiting ones end at once, running ones within `grace`. Ids that name
+/// no task are left out of the answer.
+///
+/// # Errors
+/// [`Error`].
+pub async fn cancel_tasks(
+    client: &Client,
+    ids: &[i64],
+    grace: Duration,
+    reason: &str,
+) -> Result<Vec<Cancelled>, Error> {
+    let statement = client
+        .prepare_cached(include_str!("../../sql/cancel_tasks.sql"))
+        .await?;
+    let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
+    // A reason is for people: it loses what PostgreSQL's text can't hold.
+    let reason = reason.replace('\0', "");
+    let rows = client.query(&statement, &[&ids, &grace, &reason]).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Cancelled {
+                id: row.try_get("id")?,
+                dispatcher: row.try_get("dispatcher")?,
+                state: row.try_get("state")?,
+            })
+        })
+        .collect()
+}
