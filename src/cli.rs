@@ -6,6 +6,7 @@ pub mod healthcheck;
 mod lines;
 pub mod migrate;
 mod output;
+pub mod serve;
 pub mod task;
 pub mod worker;
 
@@ -13,7 +14,10 @@ use std::io;
 
 use clap::{Parser, Subcommand};
 
-use crate::{api, store};
+use crate::{api, config, store};
+
+/// Exit code after a second signal, as shells report an interrupt.
+const EXIT_INTERRUPTED: u8 = 130;
 
 /// Exit code for what the caller has to change: usage, configuration, refused input.
 const EXIT_USAGE: u8 = 2;
@@ -30,6 +34,8 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run one replica of the dispatcher
+    Serve(Box<serve::Args>),
     /// Run tasks with a command, or with a built-in handler
     Worker(Box<worker::Args>),
     /// Bring the database's schema up to date
@@ -52,6 +58,7 @@ pub struct Usage(pub String);
 /// Does what was asked, says on stderr what went wrong, and answers the exit code.
 pub async fn run(cli: Cli) -> u8 {
     let done = match cli.command {
+        Command::Serve(args) => serve::run(*args).await,
         Command::Worker(args) => worker::run(*args).await,
         Command::Migrate(args) => migrate::run(args).await,
         Command::Enqueue(args) => enqueue::run(*args).await,
@@ -78,6 +85,7 @@ fn report(error: &anyhow::Error) -> u8 {
     }
     output::say(&format!("{error:#}"));
     let is_usage = error.is::<Usage>()
+        || error.is::<config::Errors>()
         || matches!(
             error.downcast_ref::<store::Error>(),
             Some(store::Error::Settings(_))

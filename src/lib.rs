@@ -12,6 +12,7 @@ pub mod domain;
 pub mod embedded;
 pub mod fleet;
 pub mod proto;
+pub mod server;
 pub mod store;
 pub mod transport;
 pub mod upkeep;

@@ -16,7 +16,9 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
         }
     };
-    log_to_stderr(&cli);
+    if !matches!(cli.command, Command::Serve(_)) {
+        log_to_stderr(&cli);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `FENCEPOST_LOG` filters; programs that stay tell what they do, the others only what is wrong.
+/// A replica logs as its configuration says; here are the others. `FENCEPOST_LOG` filters; programs that stay tell what they do, the others only what is wrong.
 fn log_to_stderr(cli: &Cli) {
     let level = match cli.command {
         Command::Worker(_) => "info",

@@ -9,10 +9,8 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::EXIT_INTERRUPTED;
 use crate::worker::{Failure, Options, Success, Task, Worker};
-
-/// Exit code after a second signal, as shells report an interrupt.
-const EXIT_INTERRUPTED: u8 = 130;
 
 /// Run tasks with a command, or with a built-in handler.
 #[derive(Clone, Debug, clap::Args)]

@@ -65,8 +65,11 @@ pub(super) const MULTIPLIER: Kind<f64> = open(
     f64::to_string,
 );
 
-pub(super) const BODY_SIZE: Kind<usize> =
-    open(|text| size(text, 1, MAX_BODY), |bytes| show_size(*bytes));
+/// None keeps what the database has.
+pub(super) const OPTIONAL_BODY_SIZE: Kind<Option<usize>> = open(
+    |text| size(text, 1, MAX_BODY).map(Some),
+    |bytes| bytes.map_or_else(|| "as stored in the database".to_owned(), show_size),
+);
 
 /// Below 4 KiB not even the frame of an empty task fits.
 pub(super) const FRAME_SIZE: Kind<usize> = open(

@@ -6,8 +6,9 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use super::kinds::{
-    ADDRESS, ATTEMPTS, BATCH, BODY_SIZE, BOOLEAN, COUNT, DATABASE_URL, DURATION, FRAME_SIZE,
-    LOG_FILTER, LOG_FORMAT, LOSSES, MULTIPLIER, NAME, OPTIONAL_DURATION, PATH, POSITIVE_DURATION,
+    ADDRESS, ATTEMPTS, BATCH, BOOLEAN, COUNT, DATABASE_URL, DURATION, FRAME_SIZE, LOG_FILTER,
+    LOG_FORMAT, LOSSES, MULTIPLIER, NAME, OPTIONAL_BODY_SIZE, OPTIONAL_DURATION, PATH,
+    POSITIVE_DURATION,
 };
 use super::reader::Reader;
 use crate::store;
@@ -198,16 +199,16 @@ impl Tasks {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The largest payload, in bytes.
-    pub payload: usize,
+    pub payload: Option<usize>,
     /// The largest result, in bytes.
-    pub result: usize,
+    pub result: Option<usize>,
 }
 
 impl Limits {
     pub(super) fn read(reader: &mut Reader<'_>) -> Self {
         Self {
-            payload: reader.take("limits.payload", 1 << 20, &BODY_SIZE),
-            result: reader.take("limits.result", 1 << 20, &BODY_SIZE),
+            payload: reader.take("limits.payload", None, &OPTIONAL_BODY_SIZE),
+            result: reader.take("limits.result", None, &OPTIONAL_BODY_SIZE),
         }
     }
 }

@@ -95,9 +95,9 @@ impl Settler {
     /// Starts the settler's loops on `tracker`. They end when `stop` fires and give up what they have then.
     #[must_use]
     pub fn start(
-        pool: Pool,
+        pool: &Pool,
         settings: Settings,
-        wakes: Arc<Wakes>,
+        wakes: &Arc<Wakes>,
         tracker: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
@@ -112,7 +112,7 @@ impl Settler {
         let slow = SlowLane::new(
             pool.clone(),
             settings,
-            Arc::clone(&wakes),
+            Arc::clone(wakes),
             Arc::clone(&gauge),
             tracker,
             stop,

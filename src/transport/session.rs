@@ -189,7 +189,7 @@ where
 async fn take(hub: &Hub, session: &Session, worker: &Arc<Profile>, frame: Up) {
     match frame {
         Up::Accepted(accepted) => {
-            reports::accepted(hub, session.id, &tokens(&accepted.tokens)).await
+            reports::accepted(hub, session.id, &tokens(&accepted.tokens)).await;
         }
         Up::Refused(refused) => {
             let why = match refused.reason() {

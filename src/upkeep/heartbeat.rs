@@ -56,7 +56,7 @@ pub fn set_health(health: &Health, well: bool, error: Option<&store::Error>) {
     }
     match error {
         Some(error) => {
-            tracing::warn!(%error, "the database is away; work goes on by itself when it is back")
+            tracing::warn!(%error, "the database is away; work goes on by itself when it is back");
         }
         None => tracing::info!("the database answers"),
     }

@@ -30,7 +30,7 @@ async fn listen_on(hub: &Hub) {
         match listen_once(hub, &mut wait).await {
             Ok(()) => tracing::debug!("the listening connection ended; it is made anew"),
             Err(error) => {
-                tracing::debug!(%error, "the listening connection failed; it is made anew")
+                tracing::debug!(%error, "the listening connection failed; it is made anew");
             }
         }
         tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64())).await;

@@ -80,7 +80,7 @@ impl SlowLane {
                     break;
                 }
                 Err(error) => {
-                    tracing::debug!(task = report.token.id, %error, "the row is still locked")
+                    tracing::debug!(task = report.token.id, %error, "the row is still locked");
                 }
             }
             tokio::time::sleep(PAUSE.mul_f64(0.5 + fastrand::f64())).await;

@@ -47,7 +47,7 @@ impl Writer {
                     self.wake(&round, &written.returned).await;
                     handed_on += self.answer(round, &written);
                 }
-                Err(error) => rounds.extend(self.isolate(round, &error)),
+                Err(error) => rounds.extend(Self::isolate(round, &error)),
             }
         }
         handed_on
@@ -79,7 +79,7 @@ impl Writer {
 
     /// Halves a round that the database can't take, until the report at fault stands alone: its task then ends
     /// with that as the reason.
-    fn isolate(&self, mut round: Vec<Report>, error: &Error) -> Vec<Vec<Report>> {
+    fn isolate(mut round: Vec<Report>, error: &Error) -> Vec<Vec<Report>> {
         if round.len() > 1 {
             let rest = round.split_off(round.len() / 2);
             return vec![round, rest];

@@ -1,0 +1,317 @@
+//! One replica: its ports, its terms, its shutdown.
+//!
+//! The ports are open from the start and stay open; what needs the database says so until there is one. A term is
+//! one identity in the database: when others declare it dead, a new one begins in the same process.
+
+mod term;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::{self, Readiness, Waits};
+use crate::config::Config;
+use crate::dispatch::settler::{self, Settler};
+use crate::dispatch::{self, Hub, Wakes};
+use crate::domain::backoff::Backoff;
+use crate::domain::policy::Defaults;
+use crate::store::{self, Pool};
+use crate::transport::grpc::GrpcDoor;
+use crate::transport::session;
+
+/// HTTP/2 windows: results come in frames of many tasks, and a window below that stalls the stream.
+const HTTP2_WINDOW: u32 = 4 * 1024 * 1024;
+/// Connections have this long to end by themselves once nothing is in flight any more.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// All settings of a replica.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A name for people; every start gets a new identity beside it.
+    pub name: String,
+    /// Where workers and gRPC producers connect.
+    pub grpc: SocketAddr,
+    /// Where HTTP is served.
+    pub http: SocketAddr,
+    /// The database.
+    pub store: store::Settings,
+    /// Dispatching.
+    pub dispatch: dispatch::Settings,
+    /// Settling.
+    pub settle: settler::Settings,
+    /// Worker sessions.
+    pub sessions: session::Settings,
+    /// Bounds of the producers' side.
+    pub limits: api::Limits,
+    /// Bytes that a payload and a result may have, where this configuration says so; stored for all doors.
+    pub stored_limits: (Option<i32>, Option<i32>),
+    /// Time between two heartbeats.
+    pub beat: Duration,
+    /// Time that running tasks have to end at a shutdown.
+    pub drain_timeout: Duration,
+}
+
+impl From<&Config> for Settings {
+    fn from(config: &Config) -> Self {
+        let (tasks, limits) = (&config.tasks, &config.limits);
+        let bytes = |limit: Option<usize>| limit.and_then(|limit| i32::try_from(limit).ok());
+        let max_losses = i32::try_from(tasks.max_losses).unwrap_or(i32::MAX);
+        Self {
+            name: config.server.name.clone(),
+            grpc: config.server.grpc,
+            http: config.server.http,
+            store: config.database.clone(),
+            dispatch: dispatch::Settings {
+                batch: i32::try_from(config.sweep.batch).unwrap_or(i32::MAX),
+                poll: config.wake.poll,
+                listen: config.wake.listen,
+                dead_after: config.replica.dead_after,
+                accept_timeout: config.workers.accept_timeout,
+                reconnect_grace: config.workers.reconnect_grace,
+                cancel_grace: tasks.cancel_grace,
+                max_losses,
+                // What the database has is learned at the registration.
+                max_result_bytes: 0,
+                defaults: Defaults {
+                    max_attempts: tasks.max_attempts,
+                    backoff: Backoff {
+                        base: tasks.backoff_base,
+                        multiplier: tasks.backoff_multiplier,
+                        max: tasks.backoff_max,
+                    },
+                    run_timeout: tasks.run_timeout.unwrap_or_default(),
+                },
+            },
+            settle: settler::Settings {
+                batch: config.settle.batch,
+                high_water: config.settle.high_water,
+                low_water: config.settle.low_water,
+                max_losses,
+            },
+            sessions: session::Settings {
+                silence_window: config.workers.silence_window,
+                max_frame_bytes: config.workers.max_frame,
+            },
+            limits: api::Limits {
+                body: config.workers.max_frame,
+                cancel_grace: tasks.cancel_grace + config.replica.dead_after,
+                ..api::Limits::default()
+            },
+            stored_limits: (bytes(limits.payload), bytes(limits.result)),
+            beat: config.replica.beat,
+            drain_timeout: config.replica.drain_timeout,
+        }
+    }
+}
+
+/// Why a replica could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A port can't be opened.
+    #[error("can't listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The database settings make no connection.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// A loop ended that never ends.
+    #[error("internal error: {0}")]
+    Crashed(String),
+}
+
+/// Where a replica listens, for those who asked for any free port.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// For workers and gRPC producers.
+    pub grpc: SocketAddr,
+    /// For HTTP.
+    pub http: SocketAddr,
+}
+
+/// What the parts of a replica share.
+struct Replica {
+    settings: Settings,
+    pool: Pool,
+    settler: Settler,
+    wakes: Arc<Wakes>,
+    hub: watch::Sender<Option<Arc<Hub>>>,
+    health: watch::Sender<bool>,
+    migrated: watch::Sender<bool>,
+}
+
+/// Runs a replica until `shutdown`, then drains it. `opened` learns the addresses once both ports are open.
+///
+/// # Errors
+/// [`Error`], when it can't start or one of its loops dies.
+pub async fn serve(
+    settings: Settings,
+    opened: impl FnOnce(Addresses),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let (grpc, http) = (listen(settings.grpc).await?, listen(settings.http).await?);
+    opened(Addresses {
+        grpc: local(&grpc, settings.grpc),
+        http: local(&http, settings.http),
+    });
+
+    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+    let pool = Pool::new(&settings.store)?;
+    let wakes = Arc::new(Wakes::default());
+    let settler = Settler::start(&pool, settings.settle, &wakes, &tracker, &stop);
+    let replica = Arc::new(Replica {
+        settings,
+        pool,
+        settler,
+        wakes,
+        hub: watch::Sender::new(None),
+        health: watch::Sender::new(true),
+        migrated: watch::Sender::new(true),
+    });
+
+    let readiness = watch::Sender::new(Readiness::default());
+    let (waits, poller) = Waits::new(
+        replica.pool.clone(),
+        replica.settler.settled(),
+        stop.clone(),
+    );
+    tracker.spawn(poller.run());
+    let state = api::State {
+        pool: replica.pool.clone(),
+        waits,
+        readiness: readiness.subscribe(),
+        limits: replica.settings.limits,
+    };
+    tracker.spawn(keep_readiness(
+        Arc::clone(&replica),
+        readiness,
+        stop.clone(),
+    ));
+    tracker.spawn(serve_grpc(
+        Arc::clone(&replica),
+        state.clone(),
+        grpc,
+        tracker.clone(),
+        stop.clone(),
+    ));
+    tracker.spawn(serve_http(state, http, stop.clone()));
+
+    let ran = term::run_terms(&replica, shutdown).await;
+    stop.cancel();
+    tracker.close();
+    if tokio::time::timeout(CLOSE_TIMEOUT, tracker.wait())
+        .await
+        .is_err()
+    {
+        tracing::debug!("some connections did not end in time");
+    }
+    ran
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Listen { address, source })
+}
+
+fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
+    listener.local_addr().unwrap_or(asked)
+}
+
+async fn serve_grpc(
+    replica: Arc<Replica>,
+    state: api::State,
+    listener: TcpListener,
+    sessions: TaskTracker,
+    stop: CancellationToken,
+) {
+    let door = GrpcDoor::new(replica.hub.subscribe(), replica.settings.sessions, sessions);
+    let incoming = TcpListenerStream::new(listener);
+    let served = tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        .initial_stream_window_size(HTTP2_WINDOW)
+        .initial_connection_window_size(HTTP2_WINDOW)
+        .http2_keepalive_interval(Some(replica.settings.sessions.silence_window / 2))
+        .http2_keepalive_timeout(Some(replica.settings.sessions.silence_window / 2))
+        .add_service(door.service())
+        .add_service(api::grpc::server(state))
+        .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
+        .await;
+    if let Err(error) = served {
+        tracing::error!(%error, "the gRPC server failed");
+    }
+}
+
+async fn serve_http(state: api::State, listener: TcpListener, stop: CancellationToken) {
+    let served = axum::serve(listener, api::http::router(state))
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await;
+    if let Err(error) = served {
+        tracing::error!(%error, "the HTTP server failed");
+    }
+}
+
+/// Tells `/readyz` what is missing.
+async fn keep_readiness(
+    replica: Arc<Replica>,
+    readiness: watch::Sender<Readiness>,
+    stop: CancellationToken,
+) {
+    let (mut hub, mut health, mut migrated) = (
+        replica.hub.subscribe(),
+        replica.health.subscribe(),
+        replica.migrated.subscribe(),
+    );
+    loop {
+        let mut reasons = Vec::new();
+        if !*health.borrow_and_update() {
+            reasons.push("The database does not answer.".to_owned());
+        }
+        if !*migrated.borrow_and_update() {
+            reasons.push(
+                "The database has no schema of fencepost, or an older one: run fencepost migrate."
+                    .to_owned(),
+            );
+        }
+        let current = hub.borrow_and_update().clone();
+        let mut draining = current.as_ref().map(|hub| hub.draining.subscribe());
+        match draining
+            .as_mut()
+            .map(|draining| *draining.borrow_and_update())
+        {
+            None => reasons.push("This replica has not registered yet.".to_owned()),
+            Some(true) => reasons.push("This replica is shutting down.".to_owned()),
+            Some(false) => {}
+        }
+        readiness.send_replace(Readiness {
+            ready: reasons.is_empty(),
+            reasons,
+        });
+        let drain_changed = async {
+            match draining.as_mut() {
+                Some(draining) => draining.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let changed = tokio::select! {
+            changed = hub.changed() => changed,
+            changed = health.changed() => changed,
+            changed = migrated.changed() => changed,
+            changed = drain_changed => changed,
+            () = stop.cancelled() => return,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
