@@ -198,10 +198,10 @@ impl From<store::Error> for Error {
                     ..Self::new(&code, refusal.message)
                 }
             }
-            Unavailable(_) => Self::new("FP-110", error.to_string()),
-            Conflict(_) => Self::new("FP-112", error.to_string()),
-            NotMigrated(_) => Self::new("FP-113", error.to_string()),
-            Internal(_) | Settings(_) => Self::new(INTERNAL.code, error.to_string()),
+            Unavailable(_) => Self::new("FP-110", format!("{error}.")),
+            Conflict(_) => Self::new("FP-112", format!("{error}.")),
+            NotMigrated(_) => Self::new("FP-113", format!("{error}.")),
+            Internal(_) | Settings(_) => Self::new(INTERNAL.code, format!("{error}.")),
         }
     }
 }
@@ -210,7 +210,7 @@ impl From<EnqueueError> for Error {
     fn from(error: EnqueueError) -> Self {
         match error {
             EnqueueError::Store(error) => error.into(),
-            EnqueueError::UnknownOutcome(_) => Self::new("FP-111", error.to_string()),
+            EnqueueError::UnknownOutcome(_) => Self::new("FP-111", format!("{error}.")),
         }
     }
 }

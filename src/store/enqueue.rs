@@ -172,13 +172,19 @@ async fn enqueue_tasks(
     let run_timeouts = column(tasks, |task| task.run_timeout_ms);
     let heartbeats = column(tasks, |task| task.heartbeat_timeout_ms);
     let starts = column(tasks, |task| task.schedule_to_start_ms);
-    // The number of payloads is the number of tasks, also where one of them is missing.
+    // Required fields are sent even where no task has one: their arrays say how many tasks there are.
+    let queues = texts(tasks, |task| {
+        Some(task.task_queue.as_deref().unwrap_or_default())
+    });
+    let types = texts(tasks, |task| {
+        Some(task.task_type.as_deref().unwrap_or_default())
+    });
     let payloads: Vec<Option<&[u8]>> = tasks.iter().map(|task| task.payload.as_deref()).collect();
     let labels = column(tasks, |task| task.labels.as_deref());
     let options = column(tasks, |task| task.options.as_deref());
     let values: [&(dyn ToSql + Sync); 18] = [
-        &texts(tasks, |task| task.task_queue.as_deref()),
-        &texts(tasks, |task| task.task_type.as_deref()),
+        &queues,
+        &types,
         &payloads,
         &texts(tasks, |task| task.content_type.as_deref()),
         &texts(tasks, |task| task.namespace.as_deref()),

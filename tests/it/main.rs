@@ -20,7 +20,9 @@
 
 mod architecture;
 mod config;
+mod doors;
 mod embedded;
+mod producers;
 mod sdk;
 mod sdk_command;
 mod store;

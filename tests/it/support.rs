@@ -4,7 +4,9 @@ mod cluster;
 mod container;
 mod database;
 mod eventually;
+mod producers;
 pub mod scripted_dispatcher;
 
 pub use database::TestDb;
 pub use eventually::eventually;
+pub use producers::Producers;
