@@ -20,6 +20,7 @@
 
 mod architecture;
 mod config;
+mod commands;
 mod doors;
 mod embedded;
 mod producers;
