@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::store::Pool;
 use crate::store::enqueue::{self, Enqueued, NewTask};
+use crate::store::settle;
 use crate::store::tasks::{self, Filter, Page, Parts, Task};
 
 pub use duration::{milliseconds, span};
@@ -133,7 +134,7 @@ impl State {
         let answers = self
             .pool
             .run(self.limits.database, move |client| {
-                Box::pin(async move { tasks::cancel_tasks(client, &[id], grace, &reason).await })
+                Box::pin(async move { settle::cancel(client, &[id], grace, &reason).await })
             })
             .await?;
         match answers.into_iter().next() {

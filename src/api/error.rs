@@ -263,7 +263,7 @@ impl From<Error> for tonic::Status {
 mod tests {
     use super::*;
 
-    /// One line a code: | FP-001 | invalid_name | 400 | INVALID_ARGUMENT | …
+    /// One line a code: code, name, status over HTTP, status over gRPC, and prose.
     #[test]
     fn the_documentation_lists_every_code_with_its_name_and_statuses() {
         let documented: Vec<Vec<&str>> = include_str!("../../docs/errors.md")

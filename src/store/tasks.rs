@@ -1,6 +1,4 @@
-//! Looking at tasks, and cancelling them.
-
-use std::time::Duration;
+//! Looking at tasks.
 
 use tokio_postgres::Row;
 
@@ -245,45 +243,4 @@ pub async fn read_ended(client: &Client, ids: &[i64]) -> Result<Vec<i64>, Error>
         .await?;
     let rows = client.query(&statement, &[&ids]).await?;
     rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
-}
-
-/// What a cancel came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cancelled {
-    /// The task.
-    pub id: i64,
-    /// The replica that runs it and has to tell its worker.
-    pub dispatcher: Option<i64>,
-    /// `cancelled`, `requested` (it runs), the state in which it had ended before, or `ended` when that came in
-    /// between.
-    pub state: String,
-}
-
-/// Cancels tasks; at most [`BATCH`] unique ids. Waiting ones end at once, running ones within `grace`. Ids that name
-/// no task are left out of the answer.
-///
-/// # Errors
-/// [`Error`].
-pub async fn cancel_tasks(
-    client: &Client,
-    ids: &[i64],
-    grace: Duration,
-    reason: &str,
-) -> Result<Vec<Cancelled>, Error> {
-    let statement = client
-        .prepare_cached(include_str!("../../sql/cancel_tasks.sql"))
-        .await?;
-    let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
-    // A reason is for people: it loses what PostgreSQL's text can't hold.
-    let reason = reason.replace('\0', "");
-    let rows = client.query(&statement, &[&ids, &grace, &reason]).await?;
-    rows.iter()
-        .map(|row| {
-            Ok(Cancelled {
-                id: row.try_get("id")?,
-                dispatcher: row.try_get("dispatcher")?,
-                state: row.try_get("state")?,
-            })
-        })
-        .collect()
 }

@@ -203,7 +203,7 @@ async fn tasks_are_shown_and_cancelled() {
 #[tokio::test]
 async fn a_reader_that_hangs_up_is_no_failure() {
     let side = Producers::start().await;
-    let input: String = (0..1_000).map(|n| format!("{n}\n")).collect();
+    let input = "1\n".repeat(1_000);
     let (code, _, stderr) = enqueue(&side, &["--lines"], input.as_bytes()).await;
     assert_eq!(code, Some(0), "{stderr}");
     for args in [

@@ -19,8 +19,8 @@
 )]
 
 mod architecture;
-mod config;
 mod commands;
+mod config;
 mod doors;
 mod embedded;
 mod producers;
