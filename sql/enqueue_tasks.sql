@@ -9,23 +9,23 @@ select
     enqueued.task_id,
     enqueued.created
 from fencepost.enqueue_many(
-    task_queue => $1::text [],
-    task_type => $2::text [],
-    payload => $3::bytea [],
-    content_type => $4::text [],
-    namespace => $5::text [],
-    dispatch_key => $6::text [],
-    delay => fencepost.read_milliseconds($7::bigint []),
-    run_at => fencepost.read_times($8::text [], 'run_at'),
-    priority => $9::int [],
-    node => $10::text [],
-    max_attempts => $11::int [],
-    run_timeout => fencepost.read_milliseconds($12::bigint []),
-    heartbeat_timeout => fencepost.read_milliseconds($13::bigint []),
-    schedule_to_start => fencepost.read_milliseconds($14::bigint []),
-    settle => $15::text [],
-    concurrency_key => $16::text [],
-    labels => fencepost.read_objects($17::bytea [], 'FP008', 'invalid_labels', 'labels'),
-    options => fencepost.read_objects($18::bytea [], 'FP009', 'unknown_option', 'options')
-) as enqueued
+        task_queue => $1::text[],
+        task_type => $2::text[],
+        payload => $3::bytea[],
+        content_type => $4::text[],
+        namespace => $5::text[],
+        dispatch_key => $6::text[],
+        delay => fencepost.read_milliseconds($7::bigint[]),
+        run_at => fencepost.read_times($8::text[], 'run_at'),
+        priority => $9::int[],
+        node => $10::text[],
+        max_attempts => $11::int[],
+        run_timeout => fencepost.read_milliseconds($12::bigint[]),
+        heartbeat_timeout => fencepost.read_milliseconds($13::bigint[]),
+        schedule_to_start => fencepost.read_milliseconds($14::bigint[]),
+        settle => $15::text[],
+        concurrency_key => $16::text[],
+        labels => fencepost.read_objects($17::bytea[], 'FP008', 'invalid_labels', 'labels'),
+        options => fencepost.read_objects($18::bytea[], 'FP009', 'unknown_option', 'options')
+    ) as enqueued
 order by enqueued.ordinal

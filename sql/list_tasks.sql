@@ -59,18 +59,19 @@ page as materialized (
         where outcome.id = looked.id
         limit 1
     ) as ended on true
-    cross join lateral (
-        select
-            case
-                when ended.state = 1 then 'done'
-                when ended.state = 2 then 'failed'
-                when ended.state = 3 then 'cancelled'
-                when unfinished.state = 1 then 'running'
-                when unfinished.hold <> 0 then 'held'
-                when unfinished.visible_after > statement_timestamp() then 'scheduled'
-                else 'ready'
-            end as state
-    ) as stated
+    cross join
+        lateral (
+            select
+                case
+                    when ended.state = 1 then 'done'
+                    when ended.state = 2 then 'failed'
+                    when ended.state = 3 then 'cancelled'
+                    when unfinished.state = 1 then 'running'
+                    when unfinished.hold <> 0 then 'held'
+                    when unfinished.visible_after > statement_timestamp() then 'scheduled'
+                    else 'ready'
+                end as state
+        ) as stated
     where $4::text is null or stated.state = $4::text
     order by looked.id desc
     limit $7::bigint
