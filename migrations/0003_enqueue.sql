@@ -154,7 +154,7 @@ $$;
 -- Raises for the first task of the batch that asks for something out of bounds.
 create function fencepost.check_tasks(
     payload bytea[], content_type text[], dispatch_key text[], delay interval[], run_at timestamptz[],
-    priority int[], max_attempts int[], run_timeout interval[], heartbeat_timeout interval[],
+    priority int[], node text[], max_attempts int[], run_timeout interval[], heartbeat_timeout interval[],
     schedule_to_start interval[], settle text[], concurrency_key text[], labels jsonb[], options jsonb[]
 ) returns void
 language plpgsql stable
@@ -171,10 +171,10 @@ begin
     select given.ordinal, octet_length(given.payload) as stored_bytes, checked.rule
     into fault
     from unnest(
-        payload, content_type, dispatch_key, delay, run_at, priority, max_attempts, run_timeout,
+        payload, content_type, dispatch_key, delay, run_at, priority, node, max_attempts, run_timeout,
         heartbeat_timeout, schedule_to_start, settle, concurrency_key, labels, options
     ) with ordinality as given (
-        payload, content_type, dispatch_key, delay, run_at, priority, max_attempts, run_timeout,
+        payload, content_type, dispatch_key, delay, run_at, priority, node, max_attempts, run_timeout,
         heartbeat_timeout, schedule_to_start, settle, concurrency_key, labels, options, ordinal
     )
     cross join lateral (
@@ -201,6 +201,8 @@ begin
                 when given.concurrency_key is not null and not fencepost.is_name(given.concurrency_key) then 14
                 when given.labels <> '{}' and not fencepost.are_labels(given.labels) then 15
                 when given.options <> '{}' and not fencepost.are_options(given.options) then 16
+                -- no node is null: the empty one would be a second name for it
+                when given.node = '' then 17
             end as rule
     ) as checked
     where checked.rule is not null
@@ -255,6 +257,10 @@ begin
             16, 'FP009', 'unknown_option', 'options',
             'options must be a JSON object with known keys only: backoff_base_ms, backoff_max_ms (integers, 0 to'
             || ' 2147483647), backoff_multiplier (a number, 1 to 100), trace_context (a string).'
+        ),
+        (
+            17, 'FP001', 'invalid_name', 'node',
+            'node must be 1 to 200 characters without control characters.'
         )
     ) as rules (number, code, slug, field, sentence)
     where rules.number = fault.rule;
@@ -427,8 +433,8 @@ begin
             'FP010', 'invalid_batch', 'payload', format('a batch holds at most 100000 tasks, this one has %s.', tasks)
         );
     end if;
-    task_queue := fencepost.spread(task_queue, tasks, 'task_queue');
-    task_type := fencepost.spread(task_type, tasks, 'task_type');
+    task_queue := coalesce(fencepost.spread(task_queue, tasks, 'task_queue'), array_fill(null::text, array[tasks]));
+    task_type := coalesce(fencepost.spread(task_type, tasks, 'task_type'), array_fill(null::text, array[tasks]));
     content_type := fencepost.spread(coalesce(content_type, array['application/json']), tasks, 'content_type');
     namespace := fencepost.spread(namespace, tasks, 'namespace');
     dispatch_key := fencepost.spread(dispatch_key, tasks, 'dispatch_key');
@@ -454,7 +460,7 @@ begin
     end if;
     payload := fencepost.normal_payloads(payload, content_type, 'payload');
     perform fencepost.check_tasks(
-        payload, content_type, dispatch_key, delay, run_at, priority, max_attempts, run_timeout,
+        payload, content_type, dispatch_key, delay, run_at, priority, node, max_attempts, run_timeout,
         heartbeat_timeout, schedule_to_start, settle, concurrency_key, labels, options
     );
     routes := fencepost.find_routes(namespace, task_queue, task_type, node);

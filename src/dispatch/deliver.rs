@@ -1,6 +1,6 @@
 //! From claims to workers: the choice of a worker for each task, and one frame for each worker.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,16 +34,17 @@ struct Parcel {
 }
 
 /// Delivers claims that were asked for at `claimed_at`. What can't be delivered is settled accordingly: nothing
-/// that was claimed is left without a delivery or a report.
+/// that was claimed is left without a delivery or a report. Answers the routes of tasks that nobody free could take.
 pub async fn deliver(
     hub: &Hub,
     claims: Vec<Claim>,
     mut bodies: HashMap<TaskId, Body>,
     routes: &HashMap<RouteId, Arc<Route>>,
     claimed_at: BootTime,
-) {
+) -> BTreeSet<RouteId> {
     let mut parcels: HashMap<SessionId, Parcel> = HashMap::new();
     let mut reports = Vec::new();
+    let mut unplaced = BTreeSet::new();
     for claim in claims {
         let found = bodies.remove(&claim.token.id).zip(routes.get(&claim.route));
         let Some((body, route)) = found else {
@@ -55,6 +56,9 @@ pub async fn deliver(
             continue;
         };
         if let Err(outcome) = pack(hub, &mut parcels, &claim, body, route) {
+            if outcome == Outcome::NotTaken {
+                unplaced.insert(claim.route);
+            }
             reports.push(undelivered(hub, &claim, outcome));
         }
     }
@@ -64,6 +68,7 @@ pub async fn deliver(
         }
     }
     hub.settler.report(reports).await;
+    unplaced
 }
 
 /// Chooses a worker and adds the task to what goes there.

@@ -96,8 +96,9 @@ impl InFlight {
         finished
     }
 
-    /// The worker has accepted these. Answers the tokens of those that are done with that.
-    pub fn accept(&self, tokens: &[Token], now: Instant) -> Vec<Token> {
+    /// The worker has accepted these. Answers those that are done with that, and who has them; they keep their slot
+    /// until the worker reports.
+    pub fn accept(&self, tokens: &[Token], now: Instant) -> Vec<(Token, Arc<Profile>)> {
         let mut all = self.deliveries.lock();
         let mut done = Vec::new();
         for token in tokens {
@@ -110,7 +111,7 @@ impl InFlight {
             if matches!(delivery.stage, Stage::Sent(_)) {
                 delivery.stage = Stage::Running(now, now);
                 if delivery.settle_accepted {
-                    done.push(*token);
+                    done.push((*token, Arc::clone(&delivery.worker)));
                 }
             }
         }

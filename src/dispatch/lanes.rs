@@ -17,6 +17,9 @@ const LATE_COMMITS: TimeDelta = TimeDelta::seconds(2);
 const RESET_INTERVAL: Duration = Duration::from_secs(5);
 /// A lane that comes up empty while slots are free takes its mark back at most this often.
 const EMPTY_RESET_INTERVAL: Duration = Duration::from_millis(250);
+/// First rest of a route whose claims could not be placed; it doubles, up to the longest.
+const REST: Duration = Duration::from_millis(50);
+const REST_MAX: Duration = Duration::from_secs(5);
 /// Priorities, 0 first.
 const PRIORITIES: std::ops::Range<i16> = 0..4;
 
@@ -41,6 +44,8 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     lanes: BTreeMap<Lane, State>,
+    /// Routes whose claims could not be placed: how often in a row, and until when they rest.
+    resting: BTreeMap<RouteId, (u32, Instant)>,
     /// Which of equal lanes comes first turns with every sweep.
     turn: usize,
 }
@@ -75,6 +80,24 @@ impl Lanes {
         active.map(|((route, _), _)| *route).collect()
     }
 
+    /// Claims of these routes could not be placed (the free workers take no frame of that size): each rests, longer
+    /// with every time in a row, so that claiming and putting back is no hot loop.
+    pub(super) fn rest(&mut self, routes: &BTreeSet<RouteId>, now: Instant) {
+        self.resting
+            .retain(|route, (_, until)| routes.contains(route) || now < *until + REST_MAX);
+        for route in routes {
+            let (times, until) = self.resting.entry(*route).or_insert((0, now));
+            *until = now + REST.saturating_mul(1 << (*times).min(10)).min(REST_MAX);
+            *times += 1;
+        }
+    }
+
+    /// When the next resting route is looked at again.
+    pub(super) fn next_rested(&self, now: Instant) -> Option<Instant> {
+        let ends = self.resting.values().map(|(_, until)| *until);
+        ends.filter(|until| *until > now).min()
+    }
+
     /// What a sweep asks for: each lane that a group with free slots serves, at most `batch` rows in all. A lane
     /// that several groups serve goes to the one with the most free slots, so that no row is asked for twice.
     pub(super) fn plan<'r>(
@@ -95,8 +118,12 @@ impl Lanes {
             lanes: Vec::new(),
             free: free.collect(),
         };
+        let resting = &self.resting;
+        let rests = |route| resting.get(&route).is_some_and(|(_, until)| now < *until);
         for (lane, state) in self.lanes.iter_mut().filter(|(_, state)| state.active) {
-            let Some(route) = route(lane.0) else { continue };
+            let Some(route) = route(lane.0).filter(|route| !rests(route.id)) else {
+                continue;
+            };
             let group = (0..demand.len())
                 .filter(|at| {
                     demand

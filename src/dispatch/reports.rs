@@ -43,15 +43,11 @@ pub enum Refusal {
 pub async fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
     hub.fleet.accepted(session);
     let done = hub.in_flight.accept(tokens, Instant::now());
-    if done.is_empty() {
-        return;
-    }
-    let deliveries = hub.in_flight.finish(&done);
-    let reports = deliveries.into_values().map(|delivery| Report {
-        token: delivery.token,
+    let reports = done.into_iter().map(|(token, worker)| Report {
+        token,
         settlement: Settlement::Complete { result: None },
         owner: None,
-        worker: Some(origin(&delivery.worker)),
+        worker: Some(origin(&worker)),
         reply: None,
     });
     hub.settler.report(reports.collect()).await;

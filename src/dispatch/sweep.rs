@@ -22,6 +22,11 @@ const BUSY_SWEEPS: u32 = 8;
 /// Waits after the database failed.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
+/// Shortest time between two looks at the whole claim index.
+const SCAN_PAUSE: Duration = Duration::from_millis(5);
+/// Such looks take at most one part in this many of the time.
+const SCAN_SHARE: u32 = 10;
+
 /// What one look came to.
 enum Found {
     /// Tasks were claimed: there may be more.
@@ -37,6 +42,8 @@ struct Sweeper {
     lanes: Lanes,
     /// When the whole claim index is looked at next.
     poll_at: Instant,
+    /// When such a look may be taken at the earliest.
+    scan_from: Instant,
     sleeping: bool,
     busy: u32,
 }
@@ -48,6 +55,7 @@ pub async fn run(hub: Arc<Hub>) {
         hub,
         lanes: Lanes::default(),
         poll_at: Instant::now(),
+        scan_from: Instant::now(),
         sleeping: false,
         busy: 0,
     };
@@ -83,10 +91,15 @@ impl Sweeper {
                 }
                 return Ok(());
             }
-            Found::NoDemand => {}
+            Found::NoDemand => {
+                // Only a freed slot, a worker or a heartbeat can change that; each of them wakes.
+                let later = Instant::now() + self.hub.settings.poll;
+                self.wait(later).await;
+                return Ok(());
+            }
             // News that brought nothing: the rows are taken, or due a little later. The scan tells.
-            Found::Nothing if news && Instant::now() < self.poll_at => {
-                self.poll_at = Instant::now();
+            Found::Nothing if news && self.scan_from < self.poll_at => {
+                self.poll_at = self.scan_from;
                 return Ok(());
             }
             Found::Nothing => {
@@ -99,7 +112,8 @@ impl Sweeper {
                 }
             }
         }
-        self.wait().await;
+        let until = self.poll_at;
+        self.wait(until).await;
         Ok(())
     }
 
@@ -116,15 +130,15 @@ impl Sweeper {
         !pending.routes.is_empty()
     }
 
-    async fn wait(&self) {
-        let hub = &self.hub;
-        let rested = hub.fleet.next_rested(Instant::now());
-        let until = rested.map_or(self.poll_at, |rested| rested.min(self.poll_at));
+    /// Waits for news, but no longer than `until` and than what rests here.
+    async fn wait(&self, until: Instant) {
+        let (hub, now) = (&self.hub, Instant::now());
+        let rested = [hub.fleet.next_rested(now), self.lanes.next_rested(now)];
+        let until = rested.into_iter().flatten().fold(until, Instant::min);
         tokio::select! {
             () = hub.wakes.wait() => {}
             () = hub.fleet.changed() => {}
-            // At least a millisecond, so that a time that has passed is no busy loop.
-            () = tokio::time::sleep(until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))) => {}
+            () = tokio::time::sleep(until.saturating_duration_since(now)) => {}
         }
     }
 
@@ -134,7 +148,6 @@ impl Sweeper {
         let started = BootTime::now();
         let demand = hub.fleet.demand(Instant::now());
         if demand.is_empty() || hub.is_draining() || !hub.fitness.allows(started) {
-            self.poll_at = self.poll_at.max(Instant::now() + self.jittered_poll() / 2);
             return Ok(Found::NoDemand);
         }
         if Instant::now() >= self.poll_at {
@@ -167,7 +180,11 @@ impl Sweeper {
         }
         tracing::debug!(sweep, claims = claimed.claims.len(), "claimed");
         match self.read_bodies(&claimed.claims).await {
-            Ok(bodies) => deliver::deliver(&hub, claimed.claims, bodies, &known, started).await,
+            Ok(bodies) => {
+                let unplaced =
+                    deliver::deliver(&hub, claimed.claims, bodies, &known, started).await;
+                self.lanes.rest(&unplaced, Instant::now());
+            }
             Err(error) => {
                 self.put_back(&claimed.claims).await;
                 return Err(error);
@@ -208,8 +225,9 @@ impl Sweeper {
     }
 
     /// Looks at the whole claim index, and sets the time of the next such look: a poll interval from now, or when
-    /// the next row is due.
+    /// the next row is due, but never so soon that the looks themselves become the load.
     async fn scan(&mut self) -> Result<(), store::Error> {
+        let started = Instant::now();
         let due = self
             .hub
             .pool
@@ -218,9 +236,11 @@ impl Sweeper {
             })
             .await?;
         let now = Instant::now();
-        let next = self.lanes.note_due(&due, now);
         let poll = self.jittered_poll();
-        self.poll_at = now + next.map_or(poll, |next| next.min(poll));
+        let next = self.lanes.note_due(&due, now).unwrap_or(poll);
+        let pause = ((now - started) * SCAN_SHARE).clamp(SCAN_PAUSE, poll);
+        self.scan_from = now + pause;
+        self.poll_at = now + next.clamp(pause, poll);
         Ok(())
     }
 

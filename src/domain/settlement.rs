@@ -105,7 +105,12 @@ pub fn decide(outcome: Outcome, attempt: u32, policy: &Policy, jitter: f64) -> S
         }
         Outcome::Unservable(error) => back(Move::Unservable, None, Some(error)),
         Outcome::Snoozed(delay) => back(Move::Snooze, Some(delay), None),
-        Outcome::Stopped => back(Move::Snooze, None, None),
+        // A cancel that was asked for ends the task here; a worker that stops on its own gets it back a little later.
+        Outcome::Stopped => back(
+            Move::Snooze,
+            Some(policy.backoff.delay(attempt, jitter)),
+            None,
+        ),
         Outcome::NotTaken | Outcome::ReplicaGone { announced: true } => {
             back(Move::Release, None, None)
         }

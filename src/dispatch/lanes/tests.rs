@@ -208,3 +208,28 @@ fn the_next_due_time_is_that_of_the_first_row_not_due_yet() {
     assert_eq!(lanes.routes().len(), 1);
     assert_eq!(lanes.note_due(&[], now), None);
 }
+
+#[test]
+fn a_route_whose_claims_find_no_place_rests_longer_each_time() {
+    let (mut lanes, now, x) = (Lanes::default(), Instant::now(), route(1, "x"));
+    let unplaced = BTreeSet::from([1]);
+    lanes.note_route(1, false, now);
+    lanes.rest(&unplaced, now);
+    assert_eq!(lanes.next_rested(now), Some(now + REST));
+    let ask = |lanes: &mut Lanes, now| {
+        lanes
+            .plan(&[group(&["x"], 1)], |_| Some(&x), 1, now)
+            .lanes
+            .len()
+    };
+    assert_eq!(ask(&mut lanes, now), 0);
+    assert_eq!(ask(&mut lanes, now + REST), 4);
+    lanes.rest(&unplaced, now);
+    assert_eq!(lanes.next_rested(now), Some(now + REST * 2));
+    for _ in 0..99 {
+        lanes.rest(&unplaced, now);
+    }
+    assert_eq!(lanes.next_rested(now), Some(now + REST_MAX));
+    lanes.rest(&BTreeSet::new(), now + REST_MAX * 3);
+    assert_eq!(lanes.next_rested(now), None, "placed since: forgotten");
+}
