@@ -44,7 +44,7 @@ pub enum Command {
     Enqueue(Box<enqueue::Args>),
     /// Look at tasks, and cancel them
     Task(task::Args),
-    /// Ask a replica on this machine whether it lives: exit code 0 or 1
+    /// Ask a replica on this machine whether it is ready: exit code 0 or 1
     Healthcheck(healthcheck::Args),
     /// Print the version
     Version,

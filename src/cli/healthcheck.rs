@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// A replica that lives answers at once; orchestrators ask again anyway.
+/// A replica answers at once; orchestrators ask again anyway.
 const DEADLINE: Duration = Duration::from_secs(3);
 
 /// Which replica to ask.
@@ -18,7 +18,7 @@ pub struct Args {
     pub http: SocketAddr,
 }
 
-/// Answers 0 when `GET /healthz` is answered with 200.
+/// Answers 0 when `GET /readyz` is answered with 200.
 ///
 /// # Errors
 /// No answer, or another one.
@@ -38,7 +38,7 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
 /// The first line of the answer. HTTP/1.0 needs no more than a socket.
 async fn status(address: SocketAddr) -> std::io::Result<String> {
     let mut socket = TcpStream::connect(address).await?;
-    let request = format!("GET /healthz HTTP/1.0\r\nhost: {address}\r\n\r\n");
+    let request = format!("GET /readyz HTTP/1.0\r\nhost: {address}\r\n\r\n");
     socket.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     socket.take(4096).read_to_end(&mut answer).await?;

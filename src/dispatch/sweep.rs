@@ -3,7 +3,6 @@
 //! A sweep never claims what it cannot place: without a free slot it sends no statement. It learns which lanes
 //! have work from wakes and, at least once a poll interval, from a scan over the claim index.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,8 +11,9 @@ use super::fitness::BootTime;
 use super::hub::{DATABASE_DEADLINE, Hub};
 use super::lanes::Lanes;
 use super::settler::Report;
+use crate::domain::id::TaskId;
 use crate::domain::settlement::{Move, Settlement};
-use crate::domain::task::{Body, Claim};
+use crate::domain::task::Claim;
 use crate::store::{self, claim, dispatchers, routes};
 
 /// Sweeps in a row that found work before the replica says that it no longer sleeps: a flag that flips with every
@@ -167,10 +167,17 @@ impl Sweeper {
         let sweep = request.sweep;
         let (dispatcher, deadlines, asked) =
             (hub.dispatcher, hub.settings.deadlines(), request.clone());
-        let claimed = hub
+        let (claimed, bodies) = hub
             .pool
             .run(DATABASE_DEADLINE, move |client| {
-                Box::pin(async move { claim::claim(client, dispatcher, &asked, deadlines).await })
+                Box::pin(async move {
+                    let claimed = claim::claim(client, dispatcher, &asked, deadlines).await?;
+                    let ids: Vec<TaskId> =
+                        claimed.claims.iter().map(|claim| claim.token.id).collect();
+                    let bodies = if ids.is_empty() { Ok(Vec::new()) } else { claim::read_bodies(client, &ids).await };
+                    // The claims stand, whether or not their bodies could be read.
+                    Ok((claimed, bodies))
+                })
             })
             .await
             .inspect_err(|_| hub.give_up(sweep))?;
@@ -179,8 +186,9 @@ impl Sweeper {
             return Ok(Found::Nothing);
         }
         tracing::debug!(sweep, claims = claimed.claims.len(), "claimed");
-        match self.read_bodies(&claimed.claims).await {
+        match bodies {
             Ok(bodies) => {
+                let bodies = bodies.into_iter().map(|body| (body.id, body)).collect();
                 let unplaced =
                     deliver::deliver(&hub, claimed.claims, bodies, &known, started).await;
                 self.lanes.rest(&unplaced, Instant::now());
@@ -191,18 +199,6 @@ impl Sweeper {
             }
         }
         Ok(Found::Work)
-    }
-
-    async fn read_bodies(&self, claims: &[Claim]) -> Result<HashMap<i64, Body>, store::Error> {
-        let ids: Vec<i64> = claims.iter().map(|claim| claim.token.id).collect();
-        let bodies = self
-            .hub
-            .pool
-            .run(DATABASE_DEADLINE, move |client| {
-                Box::pin(async move { claim::read_bodies(client, &ids).await })
-            })
-            .await?;
-        Ok(bodies.into_iter().map(|body| (body.id, body)).collect())
     }
 
     /// The settler keeps at it until the database is back.
