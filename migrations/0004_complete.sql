@@ -10,11 +10,11 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    parts text[] := regexp_match(token, '^(\d{1,19})\.(\d{1,9})\.(\d{1,9})$');
+    parts numeric[] := regexp_match(token, '^(\d{1,19})\.(\d{1,10})\.(\d{1,10})$')::numeric[];
     ended fencepost.live;
     result_limit int := (select limits.result_bytes from fencepost.limits);
 begin
-    if parts is null then
+    if parts is null or parts[1] > 9223372036854775807 or greatest(parts[2], parts[3]) > 2147483647 then
         perform fencepost.refuse('FP014', 'invalid_token', 'token', 'token is not one that a task was delivered with.');
     end if;
     if content_type = 'application/json' and result is not null then
