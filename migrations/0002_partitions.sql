@@ -52,17 +52,20 @@ begin
 end
 $$;
 
--- Sees to partitions from today to `days` ahead and returns the end of the last one, in id milliseconds.
+-- Sees to partitions up to `days` ahead and returns the end of the last one, in id milliseconds. After a long
+-- pause the days in between are left out, but for yesterday, which takes the ids of a clock that steps back.
+-- Two that meet wait for each other.
 create function fencepost.make_partitions(days int) returns bigint
 language plpgsql
 as $$
 declare
-    first_day date := (clock_timestamp() at time zone 'UTC')::date;
+    first_day date := (clock_timestamp() at time zone 'UTC')::date - 1;
     reached bigint;
 begin
     select greatest(first_day, (timestamp '2025-01-01' + horizon.attached_ms * interval '1 millisecond')::date)
     into first_day
-    from fencepost.horizon;
+    from fencepost.horizon
+    for update;
     perform fencepost.make_partition(parents.parent, planned.at::date)
     from
         generate_series(
@@ -89,6 +92,7 @@ language plpgsql
 as $$
 declare
     current fencepost.horizon;
+    this_database oid := (select pg_database.oid from pg_database where pg_database.datname = current_database());
 begin
     select * into strict current from fencepost.horizon for update;
     if current.end_ms = current.attached_ms then
@@ -100,13 +104,20 @@ begin
             awaited = array(
                 select locks.virtualtransaction
                 from pg_catalog.pg_locks as locks
-                where locks.relation = 'fencepost.task'::regclass and locks.pid is distinct from pg_backend_pid()
+                where
+                    locks.relation = 'fencepost.task'::regclass
+                    -- a clone of this database has the same numbers
+                    and locks.database = this_database
+                    and locks.pid is distinct from pg_backend_pid()
             );
         return false;
     end if;
     if exists (
         select from pg_catalog.pg_locks as locks
-        where locks.relation = 'fencepost.task'::regclass and locks.virtualtransaction = any(current.awaited)
+        where
+            locks.relation = 'fencepost.task'::regclass
+            and locks.database = this_database
+            and locks.virtualtransaction = any(current.awaited)
     ) then
         return false;
     end if;
@@ -115,7 +126,6 @@ begin
 end
 $$;
 
--- Yesterday's partition takes the ids of a clock that steps back.
 insert into fencepost.horizon (floor_ms, end_ms, attached_ms)
 select first.ms, first.ms, first.ms
 from (
@@ -124,8 +134,6 @@ from (
 
 do $$
 begin
-    perform fencepost.make_partition(parents.parent, (clock_timestamp() at time zone 'UTC')::date - 1)
-    from (values ('task'), ('outcome'), ('failure')) as parents (parent);
     perform fencepost.make_partitions(14);
     update fencepost.horizon set end_ms = attached_ms;
 end
