@@ -5,8 +5,10 @@ mod container;
 mod database;
 mod eventually;
 mod producers;
+pub mod queue;
 pub mod scripted_dispatcher;
 
 pub use database::TestDb;
 pub use eventually::eventually;
 pub use producers::Producers;
+pub use queue::Queue;
