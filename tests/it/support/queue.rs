@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use deadpool_postgres::GenericClient;
-use fencepost::domain::id::{DispatcherId, RouteId, TaskId, Token};
+use fencepost::domain::id::{DispatcherId, TaskId, Token};
 use fencepost::domain::outcome::Failure;
 use fencepost::domain::settlement::Move;
 use fencepost::store::claim::{self, ClaimRequest, Deadlines, LaneRequest};
@@ -25,7 +25,7 @@ pub struct Queue {
     // Dropped first: its connections end before the database goes.
     pub pool: Pool,
     pub dispatcher: DispatcherId,
-    pub db: TestDb,
+    _db: TestDb,
     sweeps: AtomicI64,
 }
 
@@ -71,7 +71,7 @@ impl Queue {
         Self {
             pool,
             dispatcher,
-            db,
+            _db: db,
             sweeps: AtomicI64::new(1),
         }
     }
@@ -115,12 +115,6 @@ impl Queue {
     pub async fn enqueue_with(&self, arguments: &str) -> TaskId {
         let call = format!("select task_id from fencepost.enqueue('q', 't', {arguments})");
         let row = self.client().await.query_one(&call, &[]).await;
-        row.unwrap().get(0)
-    }
-
-    pub async fn route_of(&self, id: TaskId) -> RouteId {
-        let query = "select route_id from fencepost.task where id = $1";
-        let row = self.client().await.query_one(query, &[&id]).await;
         row.unwrap().get(0)
     }
 
