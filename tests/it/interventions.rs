@@ -8,7 +8,7 @@ use fencepost::store::settle::{Goes, Return, Verdict};
 use fencepost::store::{Error, dispatchers, upkeep};
 
 use crate::support::Queue;
-use crate::support::queue::{CANCELLED, DEADLINES, DONE, failure, seconds};
+use crate::support::queue::{CANCELLED, DEADLINES, DONE, failure, millis};
 
 #[tokio::test]
 async fn a_cancel_ends_what_waits_and_marks_what_runs() {
@@ -32,8 +32,8 @@ async fn a_cancel_ends_what_waits_and_marks_what_runs() {
     let row = queue.row(running.id).await;
     assert!(row.cancel_requested);
     assert_eq!((row.state, row.epoch, row.fence), (1, 0, 1));
-    let grace = seconds(row.deadline, row.claimed_at);
-    assert!((30.0..35.0).contains(&grace), "{grace}");
+    let grace = millis(row.deadline, row.claimed_at);
+    assert!((30_000..35_000).contains(&grace), "{grace}");
     let client = queue.client().await;
     let told = upkeep::find_cancelled(&client, queue.dispatcher)
         .await
@@ -67,7 +67,7 @@ async fn a_cancel_of_a_running_task_without_a_deadline_gives_it_one() {
     assert_eq!(queue.row(token.id).await.deadline, None);
     queue.cancel(token.id).await.unwrap();
     let row = queue.row(token.id).await;
-    assert!(seconds(row.deadline, row.claimed_at) >= 30.0);
+    assert!(millis(row.deadline, row.claimed_at) >= 30_000);
 }
 
 async fn adopt(queue: &Queue, dispatcher: i64, token: Token) -> Vec<Adopted> {
@@ -95,7 +95,7 @@ async fn an_adoption_takes_the_current_delivery_whoever_holds_it() {
         (Some(other), Some(77), 1)
     );
     assert!(row.claimed_at > before.claimed_at);
-    assert_eq!(seconds(row.deadline, row.claimed_at), 70.0);
+    assert_eq!(millis(row.deadline, row.claimed_at), 70_000);
     // The former owner has nothing left to say about it; a repeat is harmless.
     assert_eq!(queue.move_by_owner(token, Move::ReArm).await, []);
     assert_eq!(adopt(&queue, other, token).await.len(), 1);

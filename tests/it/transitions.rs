@@ -11,7 +11,7 @@ use fencepost::store::{dispatchers, routes};
 
 use crate::support::Queue;
 use crate::support::queue::{
-    CANCELLED, DEADLINES, DONE, FAILED, MAX_LOSSES, failure, seconds, success, verdict_for,
+    CANCELLED, DEADLINES, DONE, FAILED, MAX_LOSSES, failure, millis, success, verdict_for,
 };
 
 #[tokio::test]
@@ -40,10 +40,10 @@ async fn a_claim_counts_the_fence_and_dates_the_delivery() {
     }
     let lasts = async |id| {
         let row = queue.row(id).await;
-        seconds(row.deadline, row.claimed_at)
+        millis(row.deadline, row.claimed_at)
     };
-    assert_eq!(lasts(default).await, 70.0);
-    assert_eq!(lasts(own).await, 15.0);
+    assert_eq!(lasts(default).await, 70_000);
+    assert_eq!(lasts(own).await, 15_000);
     assert_eq!(queue.row(endless).await.deadline, None);
     let row = queue.row(default).await;
     assert_eq!(row.visible_after, before.visible_after, "its place is kept");

@@ -416,7 +416,7 @@ pub async fn assert_sound(client: &impl GenericClient) {
     assert_eq!(faults, Vec::<String>::new());
 }
 
-/// From one time to a later one.
-pub fn seconds(later: Option<DateTime<Utc>>, earlier: Option<DateTime<Utc>>) -> f64 {
-    (later.unwrap() - earlier.unwrap()).as_seconds_f64()
+/// Milliseconds from one time to a later one.
+pub fn millis(later: Option<DateTime<Utc>>, earlier: Option<DateTime<Utc>>) -> i64 {
+    (later.unwrap() - earlier.unwrap()).num_milliseconds()
 }
