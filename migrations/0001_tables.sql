@@ -70,6 +70,8 @@ create table fencepost.live (
     visible_after timestamptz not null,
     claimed_at timestamptz,
     deadline timestamptz,
+    -- a task that has not started by then ends as a dead letter
+    start_by timestamptz,
     dispatcher bigint,
     sweep bigint,
     route_id int not null,
@@ -102,6 +104,9 @@ where state = 0 and hold = 0;
 
 create index live_dispatcher on fencepost.live (dispatcher)
 where dispatcher is not null;
+
+create index live_start_by on fencepost.live (start_by)
+where state = 0 and start_by is not null;
 
 -- state: 1 done, 2 failed, 3 cancelled. epoch and fence are null unless a worker's report ended the task.
 create table fencepost.outcome (
@@ -197,10 +202,20 @@ create table fencepost.dispatcher (
     autovacuum_vacuum_cost_delay = 0
 );
 
+-- What the workers of one scope can take on one replica, written with its beats where it differs. Freshness comes
+-- from the replica's own row.
 create table fencepost.fleet (
     dispatcher bigint not null,
     slot_group text not null,
+    -- null stands for all
+    namespaces text[],
+    task_queue text not null,
+    task_types text[] not null,
+    node text not null,
+    workers int not null,
+    unreachable int not null,
     slots int not null,
+    free int not null,
     max_frame_bytes bigint not null,
     primary key (dispatcher, slot_group)
 );
@@ -209,14 +224,32 @@ create table fencepost.worker (
     worker_id text not null primary key,
     dispatcher bigint not null,
     identity text not null,
-    instance text not null,
+    node text not null,
     task_queue text not null,
-    task_types text[] not null,
-    namespaces text[] not null,
-    node text not null default '',
+    build_id text not null,
+    transport text not null,
+    state text not null,
     slots int not null,
-    build_id text not null default '',
+    busy int not null,
     connected_at timestamptz not null default clock_timestamp()
+);
+
+create index worker_dispatcher on fencepost.worker (dispatcher);
+
+-- What operators ordered for a worker, by its identity, so that it holds over reconnects.
+create table fencepost.worker_order (
+    identity text not null primary key,
+    action text not null check (action in ('drain', 'cordon')),
+    ordered_by text not null default '',
+    reason text not null default '',
+    ordered_at timestamptz not null default clock_timestamp()
+);
+
+-- Routes with due work that nobody serves, kept by the chore that judges it.
+create table fencepost.unserved (
+    route_id int not null primary key,
+    reason text not null,
+    since timestamptz not null
 );
 
 create table fencepost.workflow (

@@ -503,12 +503,14 @@ begin
             nullif(given.labels, '{}'), nullif(given.options, '{}'), given.payload
         from given
     )
-    insert into fencepost.live (id, route_id, priority, visible_after, run_timeout_ms)
+    insert into fencepost.live (id, route_id, priority, visible_after, start_by, run_timeout_ms)
     select
-        given.id, given.route_id, coalesce(given.priority, 1),
-        coalesce(given.run_at, enqueued + coalesce(given.delay, interval '0')),
+        given.id, given.route_id, coalesce(given.priority, 1), due.at, due.at + given.schedule_to_start,
         extract(epoch from given.run_timeout) * 1000
-    from given;
+    from given
+    cross join lateral (
+        select coalesce(given.run_at, enqueued + coalesce(given.delay, interval '0')) as at
+    ) as due;
 
     -- Advice for replicas that sleep; the lock that a notifying commit takes is not worth it for the others.
     -- A producer with two-phase commit sets fencepost.notify to off: PREPARE TRANSACTION refuses a NOTIFY.

@@ -1,4 +1,15 @@
--- Deletes replicas that died over an hour ago and own nothing any more.
+-- Clears up after dead replicas: their groups and workers at once, and they themselves when they died over an hour ago
+-- and own nothing any more.
+with groups as (
+    delete from fencepost.fleet
+    where fleet.dispatcher <> all(array(select alive.id from fencepost.dispatcher as alive where alive.dead_at is null))
+),
+
+workers as (
+    delete from fencepost.worker
+    where worker.dispatcher <> all(array(select alive.id from fencepost.dispatcher as alive where alive.dead_at is null))
+)
+
 delete from fencepost.dispatcher
 where
     dispatcher.dead_at < statement_timestamp() - interval '1 hour'

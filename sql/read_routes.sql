@@ -5,6 +5,7 @@ select
     route.task_queue,
     route.task_type,
     route.node,
+    namespace.placement::text as placement,
     coalesce(route.max_attempts, namespace.max_attempts) as max_attempts,
     coalesce(route.backoff_base_ms, namespace.backoff_base_ms) as backoff_base_ms,
     coalesce(route.backoff_multiplier, namespace.backoff_multiplier) as backoff_multiplier,

@@ -3,7 +3,9 @@
 pub mod backoff;
 pub mod id;
 pub mod outcome;
+pub mod placement;
 pub mod policy;
 pub mod route;
+pub mod scope;
 pub mod settlement;
 pub mod task;

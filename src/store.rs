@@ -6,6 +6,7 @@ pub mod claim;
 pub mod dispatchers;
 pub mod enqueue;
 mod error;
+pub mod fleet;
 pub mod listen;
 pub mod migrate;
 mod pool;

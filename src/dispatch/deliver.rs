@@ -12,6 +12,7 @@ use super::in_flight::{Delivery, Stage};
 use super::settler::Report;
 use crate::domain::id::{RouteId, TaskId};
 use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::placement::Nodes;
 use crate::domain::policy::Policy;
 use crate::domain::route::Route;
 use crate::domain::settlement::{Settlement, decide};
@@ -26,6 +27,9 @@ const TASK_OVERHEAD: usize = 8;
 /// Bytes of tasks in one frame, if it holds more than one: a worker starts on the first while the next is on its way.
 const FRAME_BYTES: usize = 256 * 1024;
 
+/// The routes of a sweep, and the nodes that may run their tasks.
+pub type Targets<'r> = HashMap<RouteId, (&'r Arc<Route>, Nodes<'r>)>;
+
 /// One worker's part of a sweep.
 struct Parcel {
     session: Session,
@@ -39,15 +43,17 @@ pub async fn deliver(
     hub: &Hub,
     claims: Vec<Claim>,
     mut bodies: HashMap<TaskId, Body>,
-    routes: &HashMap<RouteId, Arc<Route>>,
+    targets: &Targets<'_>,
     claimed_at: BootTime,
 ) -> BTreeSet<RouteId> {
     let mut parcels: HashMap<SessionId, Parcel> = HashMap::new();
     let mut reports = Vec::new();
     let mut unplaced = BTreeSet::new();
     for claim in claims {
-        let found = bodies.remove(&claim.token.id).zip(routes.get(&claim.route));
-        let Some((body, route)) = found else {
+        let found = bodies
+            .remove(&claim.token.id)
+            .zip(targets.get(&claim.route));
+        let Some((body, (route, nodes))) = found else {
             let lost = Failure::new(
                 "body_missing",
                 "The task's body or route is gone from the database.",
@@ -55,7 +61,7 @@ pub async fn deliver(
             reports.push(undelivered(hub, &claim, Outcome::Unservable(lost)));
             continue;
         };
-        if let Err(outcome) = pack(hub, &mut parcels, &claim, body, route) {
+        if let Err(outcome) = pack(hub, &mut parcels, &claim, body, route, *nodes) {
             if outcome == Outcome::NotTaken {
                 unplaced.insert(claim.route);
             }
@@ -78,17 +84,17 @@ fn pack(
     claim: &Claim,
     body: Body,
     route: &Arc<Route>,
+    nodes: Nodes<'_>,
 ) -> Result<(), Outcome> {
     let policy = Policy::resolve(&body, route, &hub.settings.defaults);
     let settle_accepted = body.settle_accepted;
     let task = to_frame(claim, body, route, &policy);
     let bytes = task.encoded_len() + TASK_OVERHEAD;
-    let placed = hub.fleet.place(route, bytes + FRAME_OVERHEAD, Instant::now()).map_err(|unplaced| match unplaced {
+    let frame = bytes + FRAME_OVERHEAD;
+    let placed = hub.fleet.place(route, nodes, frame, Instant::now());
+    let placed = placed.map_err(|unplaced| match unplaced {
         Unplaced::NobodyFree => Outcome::NotTaken,
-        Unplaced::TooLarge { largest } => Outcome::Unservable(Failure::new(
-            "frame_too_large",
-            format!("The task takes a frame of {} bytes; the largest that a worker takes is {largest}.", bytes + FRAME_OVERHEAD),
-        )),
+        Unplaced::TooLarge { largest } => too_large(hub, route, nodes, frame, largest),
     })?;
     let delivery = Delivery {
         token: claim.token,
@@ -123,6 +129,26 @@ fn pack(
         deliveries.push(delivery);
     }
     Ok(())
+}
+
+/// What becomes of a task whose frame no free worker here takes; `largest` is what anybody here takes.
+fn too_large(hub: &Hub, route: &Route, nodes: Nodes<'_>, frame: usize, largest: usize) -> Outcome {
+    let elsewhere = hub.elsewhere.read();
+    let limits = elsewhere
+        .iter()
+        .filter(|remote| remote.group.is_live() && remote.group.scope.serves(route, nodes));
+    let largest = limits
+        .map(|remote| remote.group.max_frame_bytes)
+        .fold(largest, usize::max);
+    if largest >= frame {
+        return Outcome::Misfit;
+    }
+    Outcome::Unservable(Failure::new(
+        "frame_too_large",
+        format!(
+            "The task takes a frame of {frame} bytes; the largest that a connected worker takes is {largest}."
+        ),
+    ))
 }
 
 /// Sends one frame, if this replica may still start work. The deliveries are in flight before the frame can be

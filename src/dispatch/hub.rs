@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,10 @@ use super::routes::Routes;
 use super::settler::Settler;
 use super::wakes::Wakes;
 use crate::domain::id::DispatcherId;
+use crate::domain::placement::Nodes;
 use crate::domain::policy::Defaults;
+use crate::domain::route::Route;
+use crate::domain::scope::{self, RemoteGroup};
 use crate::fleet::Fleet;
 use crate::store::Pool;
 use crate::store::claim::Deadlines;
@@ -84,6 +87,8 @@ pub struct Hub {
     pub fitness: Fitness,
     /// True once this replica takes nothing new.
     pub draining: watch::Sender<bool>,
+    /// The workers of other replicas, as of their last beats; the last known state while the database is away.
+    pub elsewhere: RwLock<Vec<RemoteGroup>>,
     /// Ends the term: every loop and every session.
     pub ended: CancellationToken,
     /// Sweeps and adoptions whose outcome nobody learned, and when they were given up.
@@ -113,6 +118,7 @@ impl Hub {
             settler,
             wakes,
             draining: watch::Sender::new(false),
+            elsewhere: RwLock::default(),
             ended: CancellationToken::new(),
             given_up: Mutex::default(),
             sweeps: AtomicI64::new(0),
@@ -123,6 +129,21 @@ impl Hub {
     #[must_use]
     pub fn is_draining(&self) -> bool {
         *self.draining.borrow()
+    }
+
+    /// The nodes that may run tasks of this route now.
+    pub fn nodes<'r>(&self, route: &'r Route) -> Nodes<'r> {
+        scope::nodes(route, || {
+            let mut groups = self.fleet.groups(std::time::Instant::now());
+            let elsewhere = self.elsewhere.read();
+            groups.extend(
+                elsewhere
+                    .iter()
+                    .filter(|remote| !remote.draining)
+                    .map(|remote| remote.group.clone()),
+            );
+            groups
+        })
     }
 
     /// The number of the next sweep or adoption.

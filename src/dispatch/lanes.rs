@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::domain::id::{RouteId, TaskId};
+use crate::domain::placement::Nodes;
 use crate::domain::route::Route;
 use crate::fleet::GroupDemand;
 use crate::store::claim::{ClaimRequest, Claimed, LaneRequest};
@@ -103,7 +104,7 @@ impl Lanes {
     pub(super) fn plan<'r>(
         &mut self,
         demand: &[GroupDemand],
-        route: impl Fn(RouteId) -> Option<&'r Route>,
+        target: impl Fn(RouteId) -> Option<(&'r Route, Nodes<'r>)>,
         batch: i32,
         now: Instant,
     ) -> ClaimRequest {
@@ -121,14 +122,14 @@ impl Lanes {
         let resting = &self.resting;
         let rests = |route| resting.get(&route).is_some_and(|(_, until)| now < *until);
         for (lane, state) in self.lanes.iter_mut().filter(|(_, state)| state.active) {
-            let Some(route) = route(lane.0).filter(|route| !rests(route.id)) else {
+            let Some((route, nodes)) = target(lane.0).filter(|(route, _)| !rests(route.id)) else {
                 continue;
             };
             let group = (0..demand.len())
                 .filter(|at| {
                     demand
                         .get(*at)
-                        .is_some_and(|group| group.scope.serves(route))
+                        .is_some_and(|group| group.scope.serves(route, nodes))
                 })
                 .max_by_key(|at| request.free.get(*at).copied());
             let Some((group, limit)) = group.and_then(|at| Some((at, *request.free.get(at)?)))

@@ -154,9 +154,17 @@ impl Sweeper {
             self.scan().await?;
         }
         let known = hub.routes.get(&hub.pool, self.lanes.routes()).await?;
+        let targets: deliver::Targets<'_> = known
+            .iter()
+            .map(|(id, route)| (*id, (route, hub.nodes(route))))
+            .collect();
         let mut request = self.lanes.plan(
             &demand,
-            |id| known.get(&id).map(Arc::as_ref),
+            |id| {
+                targets
+                    .get(&id)
+                    .map(|(route, nodes)| (route.as_ref(), *nodes))
+            },
             hub.settings.batch,
             Instant::now(),
         );
@@ -174,7 +182,11 @@ impl Sweeper {
                     let claimed = claim::claim(client, dispatcher, &asked, deadlines).await?;
                     let ids: Vec<TaskId> =
                         claimed.claims.iter().map(|claim| claim.token.id).collect();
-                    let bodies = if ids.is_empty() { Ok(Vec::new()) } else { claim::read_bodies(client, &ids).await };
+                    let bodies = if ids.is_empty() {
+                        Ok(Vec::new())
+                    } else {
+                        claim::read_bodies(client, &ids).await
+                    };
                     // The claims stand, whether or not their bodies could be read.
                     Ok((claimed, bodies))
                 })
@@ -190,7 +202,7 @@ impl Sweeper {
             Ok(bodies) => {
                 let bodies = bodies.into_iter().map(|body| (body.id, body)).collect();
                 let unplaced =
-                    deliver::deliver(&hub, claimed.claims, bodies, &known, started).await;
+                    deliver::deliver(&hub, claimed.claims, bodies, &targets, started).await;
                 self.lanes.rest(&unplaced, Instant::now());
             }
             Err(error) => {

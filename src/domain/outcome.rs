@@ -29,6 +29,8 @@ pub enum Outcome {
     Snoozed(Duration),
     /// The worker did not take it, or this replica never sent it.
     NotTaken,
+    /// The workers that are free here take no frame of its size, but others do, here or elsewhere.
+    Misfit,
     /// Neither accepted nor refused in time.
     NotAccepted,
     /// The worker is gone: it did not come back in time, or came back without the task.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::id::RouteId;
+use super::placement::Placement;
 
 /// One route and what it (or its namespace) sets.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +18,8 @@ pub struct Route {
     pub task_type: String,
     /// Empty for none; else only workers on that node may serve it.
     pub node: String,
+    /// Where its namespace wants its tasks to run.
+    pub placement: Placement,
     /// Tries before a dead letter.
     pub max_attempts: Option<u32>,
     /// First wait between tries.

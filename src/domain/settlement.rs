@@ -7,6 +7,9 @@ use bytes::Bytes;
 use super::outcome::{Failure, Outcome};
 use super::policy::Policy;
 
+/// A task that only busy or distant workers can take is looked at again after about this long.
+const MISFIT_WAIT: Duration = Duration::from_millis(500);
+
 /// A move of a claimed task that is not its success: a row of the rule book in `sql/return_tasks.sql`, which
 /// says what each does to attempt, epoch and losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +117,12 @@ pub fn decide(outcome: Outcome, attempt: u32, policy: &Policy, jitter: f64) -> S
         Outcome::NotTaken | Outcome::ReplicaGone { announced: true } => {
             back(Move::Release, None, None)
         }
+        // Others get their chance before it is claimed here again.
+        Outcome::Misfit => back(
+            Move::Release,
+            Some(MISFIT_WAIT.mul_f64(0.5 + jitter / 2.0)),
+            None,
+        ),
         Outcome::NotAccepted | Outcome::ConnectionLost { accepted: false } => back(
             Move::NotAccepted,
             None,

@@ -2,18 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::session::{Profile, Scope, Session, SessionId};
+use super::member::{Member, Reach};
+use super::session::{Profile, Session, SessionId};
+use crate::domain::placement::Nodes;
 use crate::domain::route::Route;
-
-/// First wait of a session that refuses; it doubles with each refusal in a row.
-const REFUSAL_WAIT: Duration = Duration::from_millis(50);
-/// Longest wait of a session that refuses.
-const REFUSAL_WAIT_MAX: Duration = Duration::from_secs(5);
+use crate::domain::scope::{Group, Order, Scope, WorkerState};
 
 /// The workers connected to this replica. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -33,30 +31,6 @@ struct Roster {
     /// Advances on every choice, so that equally free workers take turns.
     cursor: u64,
     next_id: SessionId,
-}
-
-#[derive(Debug)]
-struct Member {
-    session: Session,
-    profile: Arc<Profile>,
-    /// What it serves now: its profile without the types that it refused.
-    scope: Scope,
-    /// Tasks in flight; more than its slots only by adoption.
-    busy: u32,
-    /// False until it has been welcomed, and once it drains.
-    open: bool,
-    refusals: u32,
-    rests_until: Option<Instant>,
-    last_chosen: u64,
-}
-
-impl Member {
-    fn free(&self, now: Instant) -> u32 {
-        if !self.open || self.rests_until.is_some_and(|until| now < until) {
-            return 0;
-        }
-        self.profile.slots.saturating_sub(self.busy)
-    }
 }
 
 /// Free slots of the workers of one scope.
@@ -84,9 +58,9 @@ pub struct Placed {
 pub enum Unplaced {
     /// Nobody here who serves the route has a free slot.
     NobodyFree,
-    /// Those who serve the route take no frame of that size.
+    /// Those who serve the route and have a free slot take no frame of that size.
     TooLarge {
-        /// The largest frame that one of them takes, in bytes.
+        /// The largest frame that anybody here who serves the route takes, in bytes.
         largest: usize,
     },
 }
@@ -118,31 +92,11 @@ impl Fleet {
         roster.next_id
     }
 
-    /// Takes a worker in. It gets no tasks before it is opened.
+    /// Takes a worker in. It gets no tasks before the way to it is proven.
     pub fn register(&self, session: Session, profile: Arc<Profile>) {
-        let member = Member {
-            scope: profile.scope.clone(),
-            session,
-            profile,
-            busy: 0,
-            open: false,
-            refusals: 0,
-            rests_until: None,
-            last_chosen: 0,
-        };
-        self.shared
-            .roster
-            .lock()
-            .members
-            .insert(member.session.id, member);
-    }
-
-    /// The worker has been welcomed: it may get tasks from now on.
-    pub fn open(&self, id: SessionId) {
-        if let Some(member) = self.shared.roster.lock().members.get_mut(&id) {
-            member.open = true;
-            self.shared.changed.notify_one();
-        }
+        let member = Member::new(session, profile);
+        let mut roster = self.shared.roster.lock();
+        roster.members.insert(member.session.id, member);
     }
 
     /// Strikes a session and ends its stream.
@@ -153,29 +107,74 @@ impl Fleet {
         }
     }
 
-    /// The worker takes nothing new.
-    pub fn drain(&self, id: SessionId) {
-        if let Some(member) = self.shared.roster.lock().members.get_mut(&id) {
-            member.open = false;
+    /// The way to the worker is proven. True: that is news.
+    pub fn prove(&self, id: SessionId) -> bool {
+        self.change_reach(id, |_| Reach::Proven)
+    }
+
+    /// A proof has aged: a worker that was proven gets nothing new. True: that is news.
+    pub fn doubt(&self, id: SessionId) -> bool {
+        self.change_reach(id, |reach| match reach {
+            Reach::Opening => Reach::Opening,
+            Reach::Proven | Reach::Lost => Reach::Lost,
+        })
+    }
+
+    fn change_reach(&self, id: SessionId, change: impl FnOnce(Reach) -> Reach) -> bool {
+        let mut roster = self.shared.roster.lock();
+        let Some(member) = roster.members.get_mut(&id) else {
+            return false;
+        };
+        let before = member.reach;
+        member.reach = change(before);
+        if before != member.reach {
+            self.shared.changed.notify_one();
         }
+        before != member.reach
+    }
+
+    /// The worker takes nothing new, in its own words.
+    pub fn drain(&self, id: SessionId) {
+        self.with(id, |member| member.draining = true);
+    }
+
+    /// Takes up what operators ordered, by worker identity. Answers the sessions that are to go now: ordered to
+    /// drain, with nothing left.
+    pub fn take_orders(&self, order: impl Fn(&str) -> Option<Order>) -> Vec<Session> {
+        let mut roster = self.shared.roster.lock();
+        let mut going = Vec::new();
+        for member in roster.members.values_mut() {
+            let ordered = order(&member.profile.identity);
+            if member.order != ordered {
+                tracing::info!(
+                    worker = member.profile.worker_id,
+                    ?ordered,
+                    "an operator's order is taken up"
+                );
+                member.order = ordered;
+                self.shared.changed.notify_one();
+            }
+            if ordered == Some(Order::Drain) && member.busy == 0 {
+                going.push(member.session.clone());
+            }
+        }
+        going
     }
 
     /// The worker said that it has no slot: it is passed over until it frees one, or for a while that
     /// doubles with every refusal in a row.
     pub fn rest(&self, id: SessionId, now: Instant) {
-        if let Some(member) = self.shared.roster.lock().members.get_mut(&id) {
-            let wait = REFUSAL_WAIT
-                .saturating_mul(1 << member.refusals.min(10))
-                .min(REFUSAL_WAIT_MAX);
-            member.refusals += 1;
-            member.rests_until = Some(now + wait);
-        }
+        self.with(id, |member| member.rest(now));
     }
 
     /// The worker accepted a task: its refusals are forgotten.
     pub fn accepted(&self, id: SessionId) {
+        self.with(id, |member| member.refusals = 0);
+    }
+
+    fn with(&self, id: SessionId, change: impl FnOnce(&mut Member)) {
         if let Some(member) = self.shared.roster.lock().members.get_mut(&id) {
-            member.refusals = 0;
+            change(member);
         }
     }
 
@@ -222,7 +221,13 @@ impl Fleet {
 
     /// Chooses a worker for a task of this route whose frame has `bytes`, and reserves a slot of it in the
     /// same step: most free slots first, the one chosen longest ago among equals.
-    pub fn place(&self, route: &Route, bytes: usize, now: Instant) -> Result<Placed, Unplaced> {
+    pub fn place(
+        &self,
+        route: &Route,
+        nodes: Nodes<'_>,
+        bytes: usize,
+        now: Instant,
+    ) -> Result<Placed, Unplaced> {
         let mut roster = self.shared.roster.lock();
         roster.cursor += 1;
         let cursor = roster.cursor;
@@ -232,7 +237,7 @@ impl Fleet {
         for member in roster
             .members
             .values_mut()
-            .filter(|member| member.scope.serves(route))
+            .filter(|member| member.scope.serves(route, nodes))
         {
             largest = largest.max(member.profile.max_frame_bytes);
             if member.profile.max_frame_bytes < bytes {
@@ -246,8 +251,7 @@ impl Fleet {
             }
         }
         let Some(member) = best else {
-            let nobody_could = too_large && largest < bytes;
-            return Err(if nobody_could {
+            return Err(if too_large {
                 Unplaced::TooLarge { largest }
             } else {
                 Unplaced::NobodyFree
@@ -275,6 +279,40 @@ impl Fleet {
             shared: Arc::clone(&self.shared),
             session: id,
         })
+    }
+
+    /// The slot groups, as other replicas are told of them.
+    #[must_use]
+    pub fn groups(&self, now: Instant) -> Vec<Group> {
+        let roster = self.shared.roster.lock();
+        let mut groups: BTreeMap<&Scope, Group> = BTreeMap::new();
+        let staying = |member: &&Member| !member.draining && member.order.is_none();
+        for member in roster.members.values().filter(staying) {
+            let group = groups.entry(&member.scope).or_insert_with(|| Group {
+                scope: member.scope.clone(),
+                workers: 0,
+                unreachable: 0,
+                slots: 0,
+                free: 0,
+                max_frame_bytes: 0,
+            });
+            group.workers += 1;
+            group.max_frame_bytes = group.max_frame_bytes.max(member.profile.max_frame_bytes);
+            if member.is_live() {
+                group.slots += member.profile.slots;
+                group.free += member.free(now);
+            } else {
+                group.unreachable += 1;
+            }
+        }
+        groups.into_values().collect()
+    }
+
+    /// The workers, for people.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerState> {
+        let roster = self.shared.roster.lock();
+        roster.members.values().map(Member::describe).collect()
     }
 
     /// The sessions, for orders that go to all.

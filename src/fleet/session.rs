@@ -1,52 +1,13 @@
 //! One worker's session: what it serves, and the way to it.
 
-use std::collections::BTreeSet;
-
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::route::Route;
+use crate::domain::scope::Scope;
 use crate::proto::worker::{DispatcherFrame, dispatcher_frame::Frame};
 
 /// One worker stream. A worker that reconnects gets a new one, so a late close can't evict it.
 pub type SessionId = u64;
-
-/// The namespaces that a worker serves.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Namespaces {
-    /// All.
-    All,
-    /// These.
-    Only(BTreeSet<String>),
-}
-
-/// What a worker serves: workers of one scope form a slot group.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Scope {
-    /// Tenants.
-    pub namespaces: Namespaces,
-    /// Its pool.
-    pub task_queue: String,
-    /// What it knows how to do.
-    pub task_types: BTreeSet<String>,
-    /// The node that it runs on; empty for none.
-    pub node: String,
-}
-
-impl Scope {
-    /// Whether tasks of this route may go to workers of this scope.
-    #[must_use]
-    pub fn serves(&self, route: &Route) -> bool {
-        let known = match &self.namespaces {
-            Namespaces::All => true,
-            Namespaces::Only(names) => names.contains(&route.namespace),
-        };
-        known
-            && self.task_queue == route.task_queue
-            && self.task_types.contains(&route.task_type)
-            && (route.node.is_empty() || route.node == self.node)
-    }
-}
 
 /// What a worker said of itself when it registered.
 #[derive(Clone, Debug)]
@@ -57,6 +18,10 @@ pub struct Profile {
     pub identity: String,
     /// What it serves.
     pub scope: Scope,
+    /// What it was built from, in its own words.
+    pub build_id: String,
+    /// The door that it came in by.
+    pub transport: &'static str,
     /// Tasks at the same time.
     pub slots: u32,
     /// Bytes in the largest frame that it takes.

@@ -34,28 +34,38 @@ pub async fn find_due(client: &impl GenericClient) -> Result<Vec<DueLane>, Error
     Ok(lanes.collect())
 }
 
-/// Routes by number; unknown ones are missing.
+/// Routes by number; unknown ones are missing, and so are those whose placement can't be read: nothing of theirs may
+/// run anywhere, unless the caller knows an earlier one.
 pub async fn read(client: &impl GenericClient, ids: &[RouteId]) -> Result<Vec<Route>, Error> {
     let statement = client.prepare_cached(READ).await?;
     let rows = client.query(&statement, &[&ids]).await?;
-    let routes = rows.iter().map(|row| {
+    let routes = rows.iter().filter_map(|row| {
+        let placement = match serde_json::from_str(row.get("placement")) {
+            Ok(placement) => placement,
+            Err(error) => {
+                let namespace: &str = row.get("namespace");
+                tracing::warn!(namespace, %error, "a placement can't be read: the last known one stays");
+                return None;
+            }
+        };
         let wait = |column| {
             row.get::<_, Option<i32>>(column)
                 .map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)))
         };
-        Route {
+        Some(Route {
             id: row.get("route_id"),
             namespace: row.get("namespace"),
             task_queue: row.get("task_queue"),
             task_type: row.get("task_type"),
             node: row.get("node"),
+            placement,
             max_attempts: row
                 .get::<_, Option<i32>>("max_attempts")
                 .and_then(|tries| u32::try_from(tries).ok()),
             backoff_base: wait("backoff_base_ms"),
             backoff_multiplier: row.get("backoff_multiplier"),
             backoff_max: wait("backoff_max_ms"),
-        }
+        })
     });
     Ok(routes.collect())
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::domain::id::Token;
-use crate::fleet::{Namespaces, Profile, Scope};
+use crate::domain::scope::{Namespaces, Scope};
+use crate::fleet::Profile;
 use crate::proto::worker::Register;
 
 /// The version of the protocol that this program speaks.
@@ -38,13 +39,14 @@ pub struct Admitted {
     pub unknown: Vec<bytes::Bytes>,
 }
 
-/// Judges a registration. `worker_id` is the id to give; `frame_limit` the dispatcher's own, in bytes.
+/// Judges a registration. `worker_id` is the id to give, `transport` the door; `frame_limit` the dispatcher's own, in bytes.
 ///
 /// # Errors
 /// [`Denied`] with the first field at fault.
 pub fn admit(
     register: Register,
     worker_id: String,
+    transport: &'static str,
     frame_limit: usize,
 ) -> Result<Admitted, Denied> {
     if register.protocol != PROTOCOL {
@@ -60,6 +62,9 @@ pub fn admit(
     names("namespaces", &register.namespaces)?;
     name("task_queue", &register.task_queue)?;
     names("task_types", &register.task_types)?;
+    if !register.build_id.is_empty() {
+        name("build_id", &register.build_id)?;
+    }
     if !register.node.is_empty() {
         name("node", &register.node)?;
     }
@@ -101,6 +106,8 @@ pub fn admit(
         worker_id,
         identity: register.identity,
         scope,
+        build_id: register.build_id,
+        transport,
         slots: register.slots,
         max_frame_bytes,
     };
@@ -160,7 +167,7 @@ mod tests {
         let change = |edit: fn(&mut Register)| {
             let mut changed = register();
             edit(&mut changed);
-            admit(changed, "id".into(), 1 << 20)
+            admit(changed, "id".into(), "test", 1 << 20)
                 .err()
                 .map(|denied| denied.field)
         };
@@ -189,7 +196,7 @@ mod tests {
         let mut wide = register();
         wide.namespaces = vec!["a".into(), "*".into()];
         wide.max_frame_bytes = 1 << 30;
-        let admitted = admit(wide, "id".into(), 1 << 20).unwrap();
+        let admitted = admit(wide, "id".into(), "test", 1 << 20).unwrap();
         assert_eq!(admitted.profile.scope.namespaces, Namespaces::All);
         assert_eq!(admitted.profile.max_frame_bytes, 1 << 20);
     }

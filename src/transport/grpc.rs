@@ -72,7 +72,7 @@ impl WorkerService for GrpcDoor {
         }
         let worker_id = format!("{}-{:08x}", hub.dispatcher, fastrand::u32(..));
         let admitted =
-            admit(register, worker_id, self.settings.max_frame_bytes).map_err(to_status)?;
+            admit(register, worker_id, "grpc", self.settings.max_frame_bytes).map_err(to_status)?;
         let opened = session::open(&hub, self.settings, admitted).await;
         let opened = opened.map_err(|error| {
             Status::unavailable(format!("The tasks can't be taken up: {error}."))

@@ -1,12 +1,12 @@
 //! The life of a session after its registration, the same at every door.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Admitted;
@@ -14,7 +14,7 @@ use crate::dispatch::Hub;
 use crate::dispatch::reports::{self, Refusal, Reported};
 use crate::domain::id::Token;
 use crate::domain::outcome::{Failure, Outcome};
-use crate::fleet::{Profile, Session};
+use crate::fleet::{Answer, Liveness, Profile, Session, Silence};
 use crate::proto::worker::dispatcher_frame::Frame as Down;
 use crate::proto::worker::worker_frame::Frame as Up;
 use crate::proto::worker::{
@@ -59,8 +59,8 @@ pub struct Opened {
     worker: Arc<Profile>,
 }
 
-/// Opens a session for an admitted worker: takes up the tasks that it brings along, welcomes it, and only then lets
-/// tasks go to it.
+/// Opens a session for an admitted worker: takes up the tasks that it brings along, and welcomes it. Tasks go to
+/// it once its answers to pings have proven the way.
 ///
 /// # Errors
 /// Those of the database, when the worker brought tasks along; it may try again.
@@ -98,7 +98,6 @@ pub async fn open(
         max_result_bytes: hub.settings.max_result_bytes as u64,
     };
     session.push(Down::Welcome(welcome));
-    hub.fleet.open(session.id);
     tracing::info!(
         session = session.id,
         worker = worker.worker_id,
@@ -156,19 +155,16 @@ where
 {
     let mut pings = tokio::time::interval(settings.ping_interval());
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut sequence = 0;
-    let mut answered = Instant::now();
+    let mut liveness = Liveness::new(settings.silence_window, Instant::now());
     loop {
         let frame = tokio::select! {
             () = session.ended().cancelled() => return "ended by this replica".into(),
-            // The first tick is at once, so a worker that answers is proven after one round trip.
+            // The first tick is at once.
             _ = pings.tick() => {
-                if answered.elapsed() > settings.silence_window {
-                    tracing::warn!(session = session.id, worker = worker.worker_id, "worker does not answer pings");
+                if !still_there(hub, session, worker, &liveness) {
                     return "it did not answer pings".into();
                 }
-                sequence += 1;
-                session.push(Down::Ping(Ping { sequence }));
+                session.push(Down::Ping(Ping { sequence: liveness.ask() }));
                 continue;
             }
             frame = inbound.next() => frame,
@@ -177,10 +173,46 @@ where
             None => return "it closed its stream".into(),
             Some(Err(error)) => return format!("its stream failed: {error}"),
             Some(Ok(frame)) => match frame.frame {
-                Some(Up::Pong(pong)) if pong.sequence == sequence => answered = Instant::now(),
+                Some(Up::Pong(pong)) => match liveness.answer(pong.sequence, Instant::now()) {
+                    Answer::AskAgain => {
+                        session.push(Down::Ping(Ping {
+                            sequence: liveness.ask(),
+                        }));
+                    }
+                    Answer::Proven => {
+                        hub.fleet.prove(session.id);
+                    }
+                    Answer::Nothing => {}
+                },
                 Some(frame) => take(hub, session, worker, frame).await,
                 None => {}
             },
+        }
+    }
+}
+
+/// Judges the silence. The opening probation passes by itself and is not spoken of; a proven worker that falls silent
+/// is, since it gets nothing new from then on. False: it is lost.
+fn still_there(hub: &Hub, session: &Session, worker: &Profile, liveness: &Liveness) -> bool {
+    match liveness.silence(Instant::now()) {
+        Silence::Short => true,
+        Silence::Doubtful => {
+            if hub.fleet.doubt(session.id) {
+                tracing::warn!(
+                    session = session.id,
+                    worker = worker.worker_id,
+                    "worker does not answer pings: it gets nothing new"
+                );
+            }
+            true
+        }
+        Silence::Lost => {
+            tracing::warn!(
+                session = session.id,
+                worker = worker.worker_id,
+                "worker does not answer pings: it is lost"
+            );
+            false
         }
     }
 }

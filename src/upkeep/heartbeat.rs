@@ -1,5 +1,6 @@
 //! The heartbeat: proves this replica alive, judges the others, takes up orders that came as rows.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,12 @@ use tokio::sync::watch;
 
 use super::judge::Judge;
 use crate::dispatch::{BootTime, DATABASE_DEADLINE, Hub, reports};
-use crate::store::{self, dispatchers, upkeep};
+use crate::domain::id::Token;
+use crate::domain::scope::{Order, RemoteGroup};
+use crate::proto::worker::GoAway;
+use crate::proto::worker::dispatcher_frame::Frame;
+use crate::store::dispatchers::Dispatcher;
+use crate::store::{self, dispatchers, fleet, upkeep};
 
 /// Whether the database answers, for readiness and for those who wait for it.
 pub type Health = watch::Sender<bool>;
@@ -62,12 +68,40 @@ pub fn set_health(health: &Health, well: bool, error: Option<&store::Error>) {
     }
 }
 
+/// What a beat learns.
+struct Seen {
+    alive: Vec<Dispatcher>,
+    elsewhere: Vec<RemoteGroup>,
+    orders: HashMap<String, Order>,
+    cancelled: Vec<Token>,
+}
+
+/// Takes up what others want of this replica.
+fn take_up(hub: &Hub, seen: &Seen) {
+    let before = std::mem::replace(&mut *hub.elsewhere.write(), seen.elsewhere.clone());
+    if before != seen.elsewhere {
+        // A preferred worker may have come or gone somewhere.
+        hub.wakes.everything();
+    }
+    for session in hub
+        .fleet
+        .take_orders(|identity| seen.orders.get(identity).copied())
+    {
+        session.push(Frame::GoAway(GoAway {
+            within_ms: 0,
+            reason: "An operator drains this worker.".to_owned(),
+        }));
+    }
+    reports::cancel(hub, &seen.cancelled, "The task is being cancelled.");
+}
+
 /// One beat. False: this identity is dead.
 async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
     let sent = BootTime::now();
     let was_fit = hub.fitness.allows(sent);
     let (dispatcher, draining) = (hub.dispatcher, hub.is_draining());
     let deadline = DATABASE_DEADLINE.min(hub.settings.dead_after / 3);
+    let (groups, workers) = (hub.fleet.groups(Instant::now()), hub.fleet.workers());
     let seen = hub
         .pool
         .run(deadline, move |client| {
@@ -75,23 +109,24 @@ async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
                 if !dispatchers::beat(client, dispatcher, draining).await? {
                     return Ok(None);
                 }
-                let alive = dispatchers::read(client).await?;
-                Ok(Some((
-                    alive,
-                    upkeep::find_cancelled(client, dispatcher).await?,
-                )))
+                fleet::write_groups(client, dispatcher, &groups).await?;
+                fleet::write_workers(client, dispatcher, &workers).await?;
+                Ok(Some(Seen {
+                    alive: dispatchers::read(client).await?,
+                    elsewhere: fleet::read_groups(client, dispatcher).await?,
+                    orders: fleet::read_orders(client).await?.into_iter().collect(),
+                    cancelled: upkeep::find_cancelled(client, dispatcher).await?,
+                }))
             })
         })
         .await?;
-    let Some((alive, cancelled)) = seen else {
-        return Ok(false);
-    };
+    let Some(seen) = seen else { return Ok(false) };
     hub.fitness.beaten(sent);
     if !was_fit {
         hub.wakes.everything();
     }
-    reports::cancel(hub, &cancelled, "The task is being cancelled.");
-    let silent = judge.look(dispatcher, &alive, Instant::now());
+    take_up(hub, &seen);
+    let silent = judge.look(dispatcher, &seen.alive, Instant::now());
     if !silent.is_empty() {
         let dead = hub
             .pool

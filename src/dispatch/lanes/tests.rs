@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::domain::id::Token;
+use crate::domain::scope::{Namespaces, Scope};
 use crate::domain::task::Claim;
-use crate::fleet::{Namespaces, Scope};
 
 fn route(id: RouteId, task_type: &str) -> Route {
     Route {
@@ -12,6 +12,7 @@ fn route(id: RouteId, task_type: &str) -> Route {
         task_queue: "q".into(),
         task_type: task_type.into(),
         node: String::new(),
+        placement: crate::domain::placement::Placement::Anywhere,
         max_attempts: None,
         backoff_base: None,
         backoff_multiplier: None,
@@ -63,7 +64,7 @@ fn a_lane_is_asked_for_once_and_a_batch_bounds_all() {
     lanes.note_route(1, false, now);
     let request = lanes.plan(
         &[group(&["x"], 4), group(&["x", "y"], 9)],
-        |_| Some(&x),
+        |_| Some((&x, Nodes::Any)),
         10,
         now,
     );
@@ -83,11 +84,16 @@ fn nothing_is_asked_for_where_nobody_serves_the_route() {
     lanes.note_route(1, false, now);
     assert!(
         lanes
-            .plan(&[group(&["x"], 4)], |_| Some(&z), 10, now)
+            .plan(&[group(&["x"], 4)], |_| Some((&z, Nodes::Any)), 10, now)
             .lanes
             .is_empty()
     );
-    assert!(lanes.plan(&[], |_| Some(&z), 10, now).lanes.is_empty());
+    assert!(
+        lanes
+            .plan(&[], |_| Some((&z, Nodes::Any)), 10, now)
+            .lanes
+            .is_empty()
+    );
 }
 
 #[test]
@@ -101,9 +107,9 @@ fn a_lane_that_gave_less_than_asked_rests_until_news() {
         }],
         now,
     );
-    let request = lanes.plan(&[group(&["x"], 2)], |_| Some(&x), 10, now);
+    let request = lanes.plan(&[group(&["x"], 2)], |_| Some((&x, Nodes::Any)), 10, now);
     lanes.learn(&request, &claimed(9_000, &[(1, 1, 0), (1, 1, 1)]), now);
-    let request = lanes.plan(&[group(&["x"], 2)], |_| Some(&x), 10, now);
+    let request = lanes.plan(&[group(&["x"], 2)], |_| Some((&x, Nodes::Any)), 10, now);
     assert_eq!(
         request.lanes.len(),
         1,
@@ -112,14 +118,14 @@ fn a_lane_that_gave_less_than_asked_rests_until_news() {
     lanes.learn(&request, &claimed(9_000, &[(1, 1, 2)]), now);
     assert!(
         lanes
-            .plan(&[group(&["x"], 2)], |_| Some(&x), 10, now)
+            .plan(&[group(&["x"], 2)], |_| Some((&x, Nodes::Any)), 10, now)
             .lanes
             .is_empty()
     );
     lanes.note_route(1, false, now);
     assert_eq!(
         lanes
-            .plan(&[group(&["x"], 2)], |_| Some(&x), 10, now)
+            .plan(&[group(&["x"], 2)], |_| Some((&x, Nodes::Any)), 10, now)
             .lanes
             .len(),
         4
@@ -129,7 +135,9 @@ fn a_lane_that_gave_less_than_asked_rests_until_news() {
 #[test]
 fn the_mark_stays_behind_late_commits_and_comes_back() {
     let (mut lanes, now, x) = (Lanes::default(), Instant::now(), route(1, "x"));
-    let ask = |lanes: &mut Lanes, now| lanes.plan(&[group(&["x"], 1)], |_| Some(&x), 1, now);
+    let ask = |lanes: &mut Lanes, now| {
+        lanes.plan(&[group(&["x"], 1)], |_| Some((&x, Nodes::Any)), 1, now)
+    };
     let due = [DueLane {
         route: 1,
         priority: 1,
@@ -186,10 +194,10 @@ fn returned_rows_lower_the_mark() {
         }],
         now,
     );
-    let request = lanes.plan(&[group(&["x"], 1)], |_| Some(&x), 1, now);
+    let request = lanes.plan(&[group(&["x"], 1)], |_| Some((&x, Nodes::Any)), 1, now);
     lanes.learn(&request, &claimed(10_000, &[(1, 1, 100)]), now);
     lanes.note_route(1, true, now);
-    let request = lanes.plan(&[group(&["x"], 1)], |_| Some(&x), 1, now);
+    let request = lanes.plan(&[group(&["x"], 1)], |_| Some((&x, Nodes::Any)), 1, now);
     assert!(request.lanes.iter().all(|lane| lane.low == START));
 }
 
@@ -218,7 +226,7 @@ fn a_route_whose_claims_find_no_place_rests_longer_each_time() {
     assert_eq!(lanes.next_rested(now), Some(now + REST));
     let ask = |lanes: &mut Lanes, now| {
         lanes
-            .plan(&[group(&["x"], 1)], |_| Some(&x), 1, now)
+            .plan(&[group(&["x"], 1)], |_| Some((&x, Nodes::Any)), 1, now)
             .lanes
             .len()
     };

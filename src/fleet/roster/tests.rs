@@ -5,7 +5,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::fleet::Namespaces;
+use crate::domain::placement::Placement;
+use crate::domain::scope::Namespaces;
+use crate::fleet::member::REFUSAL_WAIT;
 
 fn scope(types: &[&str], node: &str) -> Scope {
     Scope {
@@ -26,6 +28,7 @@ fn route(task_type: &str, node: &str) -> Route {
         task_queue: "q".into(),
         task_type: task_type.into(),
         node: node.into(),
+        placement: Placement::Anywhere,
         max_attempts: None,
         backoff_base: None,
         backoff_multiplier: None,
@@ -43,9 +46,11 @@ fn join(fleet: &Fleet, scope: Scope, slots: u32, max_frame_bytes: usize) -> Sess
         scope,
         slots,
         max_frame_bytes,
+        build_id: String::new(),
+        transport: "test",
     };
     fleet.register(session, Arc::new(profile));
-    fleet.open(id);
+    fleet.prove(id);
     id
 }
 
@@ -58,7 +63,7 @@ fn the_most_free_worker_is_chosen_and_equals_take_turns() {
         join(&fleet, scope(&["a"], ""), 3, 1000),
     );
     let chosen: Vec<_> = (0..7)
-        .map(|_| fleet.place(&route("a", ""), 1, now).unwrap())
+        .map(|_| fleet.place(&route("a", ""), Nodes::Any, 1, now).unwrap())
         .collect();
     let count = |id| {
         chosen
@@ -69,7 +74,9 @@ fn the_most_free_worker_is_chosen_and_equals_take_turns() {
     assert_eq!((count(small), count(x), count(y)), (1, 3, 3));
     assert_ne!(chosen[0].session.id, chosen[1].session.id);
     assert_eq!(
-        fleet.place(&route("a", ""), 1, now).unwrap_err(),
+        fleet
+            .place(&route("a", ""), Nodes::Any, 1, now)
+            .unwrap_err(),
         Unplaced::NobodyFree
     );
     drop(chosen);
@@ -88,15 +95,19 @@ fn a_frame_goes_to_a_worker_that_takes_it() {
     let (fleet, now) = (Fleet::default(), Instant::now());
     join(&fleet, scope(&["a"], ""), 9, 100);
     assert_eq!(
-        fleet.place(&route("a", ""), 101, now).unwrap_err(),
+        fleet
+            .place(&route("a", ""), Nodes::Any, 101, now)
+            .unwrap_err(),
         Unplaced::TooLarge { largest: 100 }
     );
     let large = join(&fleet, scope(&["a"], ""), 1, 1000);
-    let placed = fleet.place(&route("a", ""), 101, now).unwrap();
+    let placed = fleet.place(&route("a", ""), Nodes::Any, 101, now).unwrap();
     assert_eq!(placed.session.id, large);
     assert_eq!(
-        fleet.place(&route("a", ""), 101, now).unwrap_err(),
-        Unplaced::NobodyFree
+        fleet
+            .place(&route("a", ""), Nodes::Any, 101, now)
+            .unwrap_err(),
+        Unplaced::TooLarge { largest: 1000 }
     );
 }
 
@@ -104,7 +115,7 @@ fn a_frame_goes_to_a_worker_that_takes_it() {
 fn a_session_that_refuses_rests_and_one_that_frees_a_slot_is_asked_again() {
     let (fleet, now) = (Fleet::default(), Instant::now());
     let id = join(&fleet, scope(&["a"], ""), 2, 1000);
-    let running = fleet.place(&route("a", ""), 1, now).unwrap();
+    let running = fleet.place(&route("a", ""), Nodes::Any, 1, now).unwrap();
     fleet.rest(id, now);
     assert!(fleet.demand(now).is_empty());
     assert_eq!(fleet.next_rested(now), Some(now + REFUSAL_WAIT));
@@ -117,7 +128,7 @@ fn a_session_that_refuses_rests_and_one_that_frees_a_slot_is_asked_again() {
 fn a_late_close_of_an_old_session_leaves_the_new_one() {
     let (fleet, now) = (Fleet::default(), Instant::now());
     let old = join(&fleet, scope(&["a"], ""), 1, 1000);
-    let placed = fleet.place(&route("a", ""), 1, now).unwrap();
+    let placed = fleet.place(&route("a", ""), Nodes::Any, 1, now).unwrap();
     join(&fleet, scope(&["a"], ""), 1, 1000);
     fleet.deregister(old);
     drop(placed);
@@ -146,10 +157,11 @@ proptest! {
                 continue;
             }
             let wanted = route(TYPES[kind], NODES[node]);
-            let free = fleet.demand(now).iter().any(|group| group.scope.serves(&wanted));
-            match fleet.place(&wanted, 1, now) {
+            let nodes = wanted.placement.nodes(&wanted.node, false);
+            let free = fleet.demand(now).iter().any(|group| group.scope.serves(&wanted, nodes));
+            match fleet.place(&wanted, nodes, 1, now) {
                 Ok(placed) => {
-                    prop_assert!(placed.profile.scope.serves(&wanted));
+                    prop_assert!(placed.profile.scope.serves(&wanted, nodes));
                     running.push(placed);
                 }
                 Err(_) => prop_assert!(!free),

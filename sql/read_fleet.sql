@@ -1,0 +1,16 @@
+-- The slot groups of all replicas that nobody has declared dead, but for the caller's own: $1 its dispatcher.
+select
+    fleet.dispatcher,
+    dispatcher.draining,
+    fleet.namespaces,
+    fleet.task_queue,
+    fleet.task_types,
+    fleet.node,
+    fleet.workers,
+    fleet.unreachable,
+    fleet.slots,
+    fleet.free,
+    fleet.max_frame_bytes
+from fencepost.fleet
+inner join fencepost.dispatcher on dispatcher.id = fleet.dispatcher
+where dispatcher.dead_at is null and dispatcher.id <> $1::bigint

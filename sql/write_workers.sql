@@ -1,0 +1,30 @@
+-- Writes what differs in a replica's workers: $1 dispatcher; per worker: $2 id, $3 identity, $4 node, $5 task queue,
+-- $6 build, $7 transport, $8 state, $9 slots, $10 busy slots. Workers that are not named are gone.
+with gone as (
+    delete from fencepost.worker
+    where worker.dispatcher = $1::bigint and worker.worker_id <> all($2::text[])
+)
+
+insert into fencepost.worker (
+    worker_id, dispatcher, identity, node, task_queue, build_id, transport, state, slots, busy
+)
+select
+    given.worker_id,
+    $1::bigint,
+    given.identity,
+    given.node,
+    given.task_queue,
+    given.build_id,
+    given.transport,
+    given.state,
+    given.slots,
+    given.busy
+from unnest(
+    $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::int[], $10::int[]
+) as given (worker_id, identity, node, task_queue, build_id, transport, state, slots, busy)
+on conflict (worker_id) do update
+set
+    state = excluded.state,
+    slots = excluded.slots,
+    busy = excluded.busy
+where (worker.state, worker.slots, worker.busy) is distinct from (excluded.state, excluded.slots, excluded.busy)
