@@ -7,7 +7,8 @@ with groups as (
 
 workers as (
     delete from fencepost.worker
-    where worker.dispatcher <> all(array(select alive.id from fencepost.dispatcher as alive where alive.dead_at is null))
+    where worker.dispatcher
+        <> all(array(select alive.id from fencepost.dispatcher as alive where alive.dead_at is null))
 )
 
 delete from fencepost.dispatcher

@@ -25,18 +25,27 @@ select
     given.free,
     given.max_frame_bytes
 from unnest(
-    $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int[], $8::int[], $9::int[], $10::int[], $11::bigint[]
-) as given (
-    slot_group, namespaces, task_queue, task_types, node, workers, unreachable, slots, free, max_frame_bytes
-)
+        $2::text[],
+        $3::text[],
+        $4::text[],
+        $5::text[],
+        $6::text[],
+        $7::int[],
+        $8::int[],
+        $9::int[],
+        $10::int[],
+        $11::bigint[]
+    ) as given (
+        slot_group, namespaces, task_queue, task_types, node, workers, unreachable, slots, free, max_frame_bytes
+    )
 on conflict (dispatcher, slot_group) do update
-set
-    workers = excluded.workers,
-    unreachable = excluded.unreachable,
-    slots = excluded.slots,
-    free = excluded.free,
-    max_frame_bytes = excluded.max_frame_bytes
-where
+    set
+        workers = excluded.workers,
+        unreachable = excluded.unreachable,
+        slots = excluded.slots,
+        free = excluded.free,
+        max_frame_bytes = excluded.max_frame_bytes
+    where
     (fleet.workers, fleet.unreachable, fleet.slots, fleet.free, fleet.max_frame_bytes)
     is distinct from
     (excluded.workers, excluded.unreachable, excluded.slots, excluded.free, excluded.max_frame_bytes)

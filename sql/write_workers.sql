@@ -20,11 +20,11 @@ select
     given.slots,
     given.busy
 from unnest(
-    $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::int[], $10::int[]
-) as given (worker_id, identity, node, task_queue, build_id, transport, state, slots, busy)
+        $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::int[], $10::int[]
+    ) as given (worker_id, identity, node, task_queue, build_id, transport, state, slots, busy)
 on conflict (worker_id) do update
-set
-    state = excluded.state,
-    slots = excluded.slots,
-    busy = excluded.busy
-where (worker.state, worker.slots, worker.busy) is distinct from (excluded.state, excluded.slots, excluded.busy)
+    set
+        state = excluded.state,
+        slots = excluded.slots,
+        busy = excluded.busy
+    where (worker.state, worker.slots, worker.busy) is distinct from (excluded.state, excluded.slots, excluded.busy)
