@@ -98,6 +98,7 @@ impl From<&Config> for Settings {
             sessions: session::Settings {
                 silence_window: config.workers.silence_window,
                 max_frame_bytes: config.workers.max_frame,
+                drain_timeout: config.replica.drain_timeout,
             },
             limits: api::Limits {
                 body: config.workers.max_frame,

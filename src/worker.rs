@@ -28,16 +28,18 @@
 //! worker its session.
 //!
 //! Reading order: [`Task`] and [`Success`] / [`Failure`] are what a handler sees; `engine` keeps
-//! what outlives a connection, `link` opens connections, `session` speaks the protocol on one.
+//! what outlives a connection, `link` and `dial` open connections, `session` speaks the protocol.
 
 pub mod ledger;
 
+mod dial;
 mod engine;
 mod held;
 mod link;
 mod outbox;
 mod outcome;
 mod session;
+mod stream;
 mod task;
 
 use std::collections::HashMap;
@@ -58,7 +60,8 @@ use engine::{Engine, Finished, Start};
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Dispatchers as `http://host:port` or `https://host:port`, tried in turn from the first:
-    /// workers spread over replicas by different orders, or by one name for all of them.
+    /// workers spread over replicas by different orders, or by one name for all of them, each of
+    /// whose addresses is tried. Certificates are checked against the system's roots.
     pub connect: Vec<String>,
     /// A name for people, 1 to 200 characters; it grants nothing. Default: host and process id.
     pub identity: String,
@@ -182,7 +185,8 @@ impl Worker {
     }
 
     /// Serves until `shutdown` resolves, then drains: running tasks finish and their results are
-    /// acknowledged, within [`Options::drain_timeout`]. Connections are kept up for ever.
+    /// acknowledged, within [`Options::drain_timeout`]. Connections are kept up for ever; when a
+    /// dispatcher shuts down, running tasks move to another one and none is started anew.
     ///
     /// Must be called within a tokio runtime, whose threads run the handlers. When it ends with an
     /// error, or its future is dropped, handlers that still run are aborted.

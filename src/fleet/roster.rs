@@ -315,18 +315,6 @@ impl Fleet {
         roster.members.values().map(Member::describe).collect()
     }
 
-    /// The sessions, for orders that go to all.
-    #[must_use]
-    pub fn sessions(&self) -> Vec<Session> {
-        self.shared
-            .roster
-            .lock()
-            .members
-            .values()
-            .map(|member| member.session.clone())
-            .collect()
-    }
-
     /// The way to one session.
     #[must_use]
     pub fn session(&self, id: SessionId) -> Option<Session> {

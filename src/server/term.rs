@@ -10,7 +10,6 @@ use tokio::task::{JoinError, JoinSet};
 use super::{Error, Replica};
 use crate::dispatch::{self, BootTime, DATABASE_DEADLINE, Hub, reconcile, sweep, watchdog};
 use crate::domain::id::DispatcherId;
-use crate::proto::worker::{GoAway, dispatcher_frame::Frame};
 use crate::store::{self, dispatchers, upkeep};
 use crate::upkeep::{chores, heartbeat, listener};
 
@@ -18,6 +17,8 @@ use crate::upkeep::{chores, heartbeat, listener};
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
 /// How often a drain looks whether all is done.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
+/// Looks in a row that must find nothing: a report on its way from the deliveries to the settler is in neither.
+const QUIET_LOOKS: u32 = 2;
 
 /// Runs term after term until `shutdown`, then drains the last one.
 pub(super) async fn run_terms(
@@ -161,20 +162,18 @@ async fn try_register(replica: &Replica) -> Result<Registered, store::Error> {
 }
 
 /// Takes nothing new, sends the workers elsewhere, settles what comes in, and leaves the rest claimed: whoever takes
-/// it up gets it without a loss. Heartbeats go on, so that nobody takes it for dead meanwhile.
+/// it up gets it without a loss. A worker that finds no other replica stays and reports here; one that moves closes
+/// its stream once it is welcome elsewhere. Heartbeats go on, so that nobody takes this replica for dead meanwhile.
 async fn drain(replica: &Replica, hub: &Arc<Hub>, loops: &mut Loops) -> Result<(), Error> {
     let limit = replica.settings.drain_timeout;
     tracing::info!(in_flight = hub.in_flight.len(), "draining");
+    // Every session tells its worker, and the next beat the other replicas, so that what stays behind counts as no loss.
     hub.draining.send_replace(true);
-    // The next beat tells the others, so that what stays behind counts as no loss.
-    for session in hub.fleet.sessions() {
-        session.push(Frame::GoAway(GoAway {
-            within_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-            reason: "This replica is shutting down.".to_owned(),
-        }));
-    }
     let done = async {
-        while !hub.in_flight.is_empty() || replica.settler.backlog() > 0 {
+        let mut quiet = 0;
+        while quiet < QUIET_LOOKS {
+            let busy = !hub.in_flight.is_empty() || replica.settler.backlog() > 0;
+            quiet = if busy { 0 } else { quiet + 1 };
             tokio::time::sleep(DRAIN_TICK).await;
         }
     };

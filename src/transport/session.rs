@@ -18,7 +18,7 @@ use crate::fleet::{Answer, Liveness, Profile, Session, Silence};
 use crate::proto::worker::dispatcher_frame::Frame as Down;
 use crate::proto::worker::worker_frame::Frame as Up;
 use crate::proto::worker::{
-    DispatcherFrame, FailureKind, Ping, Pong, RefusedReason, Result as TaskResult, Welcome,
+    DispatcherFrame, FailureKind, GoAway, Ping, Pong, RefusedReason, Result as TaskResult, Welcome,
     WorkerFrame, result,
 };
 use crate::store;
@@ -40,6 +40,8 @@ pub struct Settings {
     pub silence_window: Duration,
     /// Bytes in the largest frame.
     pub max_frame_bytes: usize,
+    /// Time that workers have to go elsewhere when this replica stops.
+    pub drain_timeout: Duration,
 }
 
 impl Settings {
@@ -156,6 +158,7 @@ where
     let mut pings = tokio::time::interval(settings.ping_interval());
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut liveness = Liveness::new(settings.silence_window, Instant::now());
+    let (mut draining, mut sent_away) = (hub.draining.subscribe(), false);
     loop {
         let frame = tokio::select! {
             () = session.ended().cancelled() => return "ended by this replica".into(),
@@ -165,6 +168,15 @@ where
                     return "it did not answer pings".into();
                 }
                 session.push(Down::Ping(Ping { sequence: liveness.ask() }));
+                continue;
+            }
+            // Here rather than from the drain, so that it comes after Welcome however the two meet.
+            true = async { draining.wait_for(|draining| *draining).await.is_ok() }, if !sent_away => {
+                sent_away = true;
+                session.push(Down::GoAway(GoAway {
+                    within_ms: millis(settings.drain_timeout),
+                    reason: "This replica is shutting down.".into(),
+                }));
                 continue;
             }
             frame = inbound.next() => frame,

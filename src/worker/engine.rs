@@ -111,24 +111,23 @@ impl Engine {
     }
 
     async fn run(&mut self, stop: &CancellationToken) -> Result<(), Error> {
-        let mut link = Link::new(&self.options)?;
+        let mut link = Link::new(&self.options, self.register())?;
         loop {
             let idle = self.is_idle();
             let connection = tokio::select! {
-                connection = link.open(self.register()) => connection?,
+                connection = link.open(&mut self.held) => connection?,
                 () = stop.cancelled(), if idle => return Ok(()),
             };
-            let end = Session::new(self, connection).run(stop).await?;
-            if let End::Drained = end {
-                return Ok(());
+            match Session::new(self, connection).run(&mut link, stop).await? {
+                End::Drained => return Ok(()),
+                End::Lost(why) => link.lost(&why),
             }
-            link.ended(&end);
         }
     }
 
     /// Nothing runs and nothing waits for an answer.
     pub(super) fn is_idle(&self) -> bool {
-        self.held.is_empty() && self.running.is_empty()
+        self.held.is_settled() && self.running.is_empty()
     }
 
     pub(super) fn serves(&self, task_type: &str) -> bool {
@@ -170,6 +169,7 @@ impl Engine {
         self.held.finish(&result).then_some(result)
     }
 
+    /// The Register of every session, without the tasks to resume.
     fn register(&self) -> proto::Register {
         let options = &self.options;
         proto::Register {
@@ -184,7 +184,7 @@ impl Engine {
             build_id: options.build_id.clone(),
             capabilities: Vec::new(),
             instance: self.instance.clone(),
-            resume: self.held.named(),
+            resume: Vec::new(),
         }
     }
 }

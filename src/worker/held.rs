@@ -13,7 +13,11 @@ enum State {
         run: tokio::task::Id,
         cancel: CancellationToken,
     },
-    Finished(proto::Result),
+    Finished {
+        result: proto::Result,
+        /// Acknowledged while a Register that names it was under way.
+        answered: bool,
+    },
 }
 
 struct Entry {
@@ -29,21 +33,30 @@ pub(super) enum Known<'a> {
 }
 
 /// Keyed by token: two deliveries of one task are two entries.
+///
+/// While a Register is under way, the dispatcher that it goes to may take over any task named in
+/// it, and then waits for that task's result. So a result that the old stream acknowledges in the
+/// meantime is kept until Welcome tells: taken over, it is reported there once more.
 #[derive(Default)]
 pub(super) struct Held {
     entries: HashMap<Bytes, Entry>,
+    /// A Register is under way that names all entries.
+    named: bool,
 }
 
 impl Held {
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    /// Nothing runs and every result has been acknowledged.
+    pub(super) fn is_settled(&self) -> bool {
+        let answered =
+            |entry: &Entry| matches!(entry.state, State::Finished { answered, .. } if answered);
+        self.entries.values().all(answered)
     }
 
     pub(super) fn look(&self, token: &Bytes) -> Known<'_> {
         match self.entries.get(token).map(|entry| &entry.state) {
             None => Known::New,
             Some(State::Running { .. }) => Known::Running,
-            Some(State::Finished(result)) => Known::Finished(result),
+            Some(State::Finished { result, .. }) => Known::Finished(result),
         }
     }
 
@@ -63,7 +76,10 @@ impl Held {
         let Some(entry) = self.entries.get_mut(&result.token) else {
             return false;
         };
-        entry.state = State::Finished(result.clone());
+        entry.state = State::Finished {
+            result: result.clone(),
+            answered: false,
+        };
         true
     }
 
@@ -87,7 +103,7 @@ impl Held {
     }
 
     /// Asks the handler to stop and forgets its result.
-    pub(super) fn abandon(&mut self, token: &Bytes) {
+    fn abandon(&mut self, token: &Bytes) {
         self.cancel(token);
         self.entries.remove(token);
     }
@@ -95,13 +111,19 @@ impl Held {
     /// Forgets a result that the dispatcher has answered. An ack for a running task, which no
     /// dispatcher sends, changes nothing.
     pub(super) fn acked(&mut self, token: &Bytes) {
-        if let Known::Finished(_) = self.look(token) {
-            self.entries.remove(token);
+        let Some(entry) = self.entries.get_mut(token) else {
+            return;
+        };
+        match &mut entry.state {
+            State::Running { .. } => {}
+            State::Finished { answered, .. } if self.named => *answered = true,
+            State::Finished { .. } => drop(self.entries.remove(token)),
         }
     }
 
-    /// All of it, for the Register frame.
-    pub(super) fn named(&self) -> Vec<proto::Held> {
+    /// All of it, for a Register that is under way from now on.
+    pub(super) fn name(&mut self) -> Vec<proto::Held> {
+        self.named = true;
         let named = |(token, entry): (&Bytes, &Entry)| proto::Held {
             task_id: entry.task_id,
             token: token.clone(),
@@ -109,10 +131,36 @@ impl Held {
         self.entries.iter().map(named).collect()
     }
 
+    /// That Register came to nothing.
+    pub(super) fn not_named(&mut self) {
+        self.named = false;
+        self.entries.retain(
+            |_, entry| !matches!(entry.state, State::Finished { answered, .. } if answered),
+        );
+    }
+
+    /// That Register was answered: abandoned tasks are stopped and forgotten, and all results that
+    /// are left then are to be reported, whether or not Welcome names them as resumed.
+    pub(super) fn welcome(&mut self, welcome: &proto::Welcome) {
+        for token in &welcome.abandoned {
+            self.abandon(token);
+        }
+        for token in &welcome.resumed {
+            if let Some(Entry {
+                state: State::Finished { answered, .. },
+                ..
+            }) = self.entries.get_mut(token)
+            {
+                *answered = false;
+            }
+        }
+        self.not_named();
+    }
+
     /// Replaces results that the present dispatcher would not take, as [`fits`] has it.
     pub(super) fn fit_results(&mut self, max_bytes: usize) {
         for (token, entry) in &mut self.entries {
-            let State::Finished(result) = &mut entry.state else {
+            let State::Finished { result, .. } = &mut entry.state else {
                 continue;
             };
             if let Some(proto::result::Outcome::Succeeded(success)) = &result.outcome
@@ -128,8 +176,11 @@ impl Held {
         self.entries
             .values()
             .filter_map(|entry| match &entry.state {
-                State::Finished(result) => Some(result),
-                State::Running { .. } => None,
+                State::Finished {
+                    result,
+                    answered: false,
+                } => Some(result),
+                _ => None,
             })
     }
 }

@@ -1,168 +1,131 @@
-//! One session: frames in, frames out, until the stream ends.
-
-use std::time::Duration;
+//! One session: frames in, frames out, until the stream ends; a handover replaces the stream.
 
 use bytes::Bytes;
 use prost::Message as _;
 use tokio::task::{JoinError, yield_now};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::Error;
+use super::dial::{self, Connection};
 use super::engine::{Engine, Finished};
 use super::held::Known;
 use super::ledger::now_us;
-use super::link::{self, Connection};
-use super::outbox::Outbox;
+use super::link::Link;
+use super::stream::{Closing, FRAME_OVERHEAD, Stream};
 use crate::proto::worker::{
     Accepted, Cancel, DispatcherFrame, Drain, Ping, Pong, Refused, RefusedReason, Result as Report,
-    ResultAck, Results, Task, Verdict, Welcome, dispatcher_frame::Frame as In,
-    worker_frame::Frame as Out,
+    ResultAck, Results, Task, Verdict, dispatcher_frame::Frame as In, worker_frame::Frame as Out,
 };
-
-/// For a dispatcher that names none: semantics.md, Workers.
-const DEFAULT_SILENCE: Duration = Duration::from_secs(30);
 
 /// Results in one frame: as many as a dispatcher settles in one statement.
 const MAX_RESULTS: usize = 2000;
 
-/// Room in a frame beside a result's payload: token, content type, lengths.
-const FRAME_OVERHEAD: usize = 4096;
-
-/// How long the dispatcher may take to close its half of a drained stream.
-const CLOSE_GRACE: Duration = Duration::from_secs(1);
-
-/// Why a session is over, when the worker is not.
+/// Why a session is over.
 #[derive(Debug)]
 pub(super) enum End {
     Lost(String),
-    GoAway,
     Drained,
-}
-
-/// What the dispatcher's Welcome allows.
-struct Limits {
-    slots: usize,
-    frame_bytes: usize,
-    result_bytes: usize,
-    silence: Duration,
-    ping: Duration,
-}
-
-impl Limits {
-    fn new(welcome: &Welcome, slots: u32, frame_bytes: usize) -> Self {
-        let stated = |value: u64| usize::try_from(value).ok().filter(|value| *value > 0);
-        let frame_bytes = frame_bytes.min(stated(welcome.max_frame_bytes).unwrap_or(frame_bytes));
-        let fits = frame_bytes.saturating_sub(FRAME_OVERHEAD);
-        let accepted = Some(welcome.slots).filter(|accepted| *accepted > 0);
-        let silence = millis(welcome.silence_window_ms).unwrap_or(DEFAULT_SILENCE);
-        // A quarter of the window leaves room for one lost ping, whatever the interval says.
-        let ping = millis(welcome.ping_interval_ms)
-            .unwrap_or(silence)
-            .min(silence / 4);
-        Self {
-            slots: slots.min(accepted.unwrap_or(slots)) as usize,
-            frame_bytes,
-            result_bytes: fits.min(stated(welcome.max_result_bytes).unwrap_or(fits)),
-            silence,
-            ping: ping.max(Duration::from_millis(1)),
-        }
-    }
 }
 
 pub(super) struct Session<'a> {
     engine: &'a mut Engine,
-    inbound: Streaming<DispatcherFrame>,
-    outbox: Outbox,
-    limits: Limits,
+    stream: Stream,
+    /// The stream before this one, after a handover.
+    former: Option<Closing>,
     /// Results to send as soon as the outbox is clear.
     ready: Vec<Report>,
-    heard: Instant,
-    pings: u64,
+    /// The worker stops.
     draining: bool,
+    /// The dispatcher has sent us away: this stream serves until another one is welcomed.
+    leaving: bool,
 }
 
 impl<'a> Session<'a> {
-    /// Takes up what the Welcome says about tasks of earlier sessions: all results that are
-    /// still unanswered are reported again, whether or not it names them as resumed.
     pub(super) fn new(engine: &'a mut Engine, connection: Connection) -> Self {
-        let Connection {
-            welcome,
-            inbound,
-            outbox,
-        } = connection;
-        for token in &welcome.abandoned {
-            engine.held.abandon(token);
-        }
-        let options = &engine.options;
-        let limits = Limits::new(&welcome, options.slots, options.max_frame_bytes);
-        engine.held.fit_results(limits.result_bytes);
-        let ready = engine.held.finished().cloned().collect();
+        let (stream, ready) = welcomed(engine, connection);
         Self {
             engine,
-            inbound,
-            outbox,
-            limits,
+            stream,
+            former: None,
             ready,
-            heard: Instant::now(),
-            pings: 0,
             draining: false,
+            leaving: false,
         }
     }
 
-    pub(super) async fn run(mut self, stop: &CancellationToken) -> Result<End, Error> {
-        let mut beat = interval(self.limits.ping);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pub(super) async fn run(
+        mut self,
+        link: &mut Link,
+        stop: &CancellationToken,
+    ) -> Result<End, Error> {
         loop {
             self.send_results();
-            if self.draining && self.engine.is_idle() && self.outbox.is_clear() {
-                return Ok(self.close().await);
+            let outbox_is_clear = self.stream.outbox.is_clear();
+            if self.draining && self.engine.is_idle() && outbox_is_clear {
+                self.stream.close().ended().await;
+                return Ok(End::Drained);
             }
-            if self.outbox.is_stuck() {
+            if self.stream.outbox.is_stuck() {
                 return Ok(End::Lost("the dispatcher does not read".into()));
             }
             tokio::select! {
-                frame = self.inbound.message() => {
-                    if let Some(end) = self.received(frame)? {
+                frame = self.stream.inbound.message() => {
+                    if let Some(end) = self.received(frame, link)? {
                         return Ok(end);
                     }
                 }
                 Some(first) = self.engine.running.join_next() => self.finished(first).await?,
                 Some(report) = self.engine.progress.recv() => {
-                    self.outbox.push(Out::Progress(report));
+                    self.stream.outbox.push(Out::Progress(report));
                 }
-                open = self.outbox.advance(), if !self.outbox.is_clear() => if !open {
+                open = self.stream.outbox.advance(), if !outbox_is_clear => if !open {
                     return Ok(End::Lost("the stream is closed".into()));
+                },
+                connection = link.open(&mut self.engine.held), if self.leaving => {
+                    self.move_to(connection?);
+                }
+                acks = late_acks(&mut self.former) => match acks {
+                    Some(acks) => self.acked(acks)?,
+                    None => self.former = None,
                 },
                 () = stop.cancelled(), if !self.draining => {
                     self.draining = true;
-                    self.outbox.push(Out::Drain(Drain {}));
+                    self.stream.outbox.push(Out::Drain(Drain {}));
                 }
-                _ = beat.tick() => {
-                    if self.heard.elapsed() > self.limits.silence {
-                        return Ok(End::Lost("the dispatcher went silent".into()));
-                    }
-                    self.pings += 1;
-                    self.outbox.push(Out::Ping(Ping { sequence: self.pings }));
-                }
+                _ = self.stream.beat.tick() => if !self.stream.ping() {
+                    return Ok(End::Lost("the dispatcher went silent".into()));
+                },
             }
         }
+    }
+
+    /// Goes on over a new stream; the old one is closed, and its late answers still count.
+    fn move_to(&mut self, connection: Connection) {
+        let (stream, ready) = welcomed(self.engine, connection);
+        let former = std::mem::replace(&mut self.stream, stream);
+        self.former = Some(former.close());
+        self.ready = ready;
+        self.leaving = false;
+        // Whoever is new has not been told.
+        self.draining = false;
     }
 
     fn received(
         &mut self,
         frame: Result<Option<DispatcherFrame>, Status>,
+        link: &mut Link,
     ) -> Result<Option<End>, Error> {
         let frame = match frame {
             Ok(Some(frame)) => frame.frame,
             Ok(None) => return Ok(Some(End::Lost("the dispatcher closed the stream".into()))),
             Err(status) => {
-                let status = link::denial(status)?;
-                return Ok(Some(End::Lost(link::describe(&status))));
+                let status = dial::denial(status)?;
+                return Ok(Some(End::Lost(dial::describe(&status))));
             }
         };
-        self.heard = Instant::now();
+        self.stream.heard = Instant::now();
         match frame {
             Some(In::Tasks(tasks)) => self.take(tasks.tasks)?,
             Some(In::Acks(acks)) => self.acked(acks.acks)?,
@@ -172,10 +135,15 @@ impl<'a> Session<'a> {
                     self.engine.held.cancel(token);
                 }
             }
-            Some(In::Ping(Ping { sequence })) => self.outbox.push(Out::Pong(Pong { sequence })),
-            Some(In::GoAway(_)) => return Ok(Some(End::GoAway)),
-            // A second Welcome says nothing new; unknown frames are ignored by protocol.
-            Some(In::Pong(_) | In::Welcome(_)) | None => {}
+            Some(In::Ping(Ping { sequence })) => {
+                self.stream.outbox.push(Out::Pong(Pong { sequence }))
+            }
+            Some(In::GoAway(_)) if !self.leaving => {
+                self.leaving = true;
+                link.sent_away();
+            }
+            // A second Welcome or GoAway says nothing new; unknown frames are ignored by protocol.
+            Some(In::Pong(_) | In::Welcome(_) | In::GoAway(_)) | None => {}
         }
         Ok(None)
     }
@@ -185,7 +153,11 @@ impl<'a> Session<'a> {
         let mut accepted = Vec::with_capacity(tasks.len());
         let mut starting = Vec::with_capacity(tasks.len());
         let mut refused: Vec<(RefusedReason, Bytes)> = Vec::new();
-        let mut free = self.limits.slots.saturating_sub(self.engine.running.len());
+        let mut free = self
+            .stream
+            .limits
+            .slots
+            .saturating_sub(self.engine.running.len());
         let started = now_us();
         for task in tasks {
             match self.engine.held.look(&task.token) {
@@ -200,7 +172,7 @@ impl<'a> Session<'a> {
                     continue;
                 }
             }
-            if self.draining {
+            if self.draining || self.leaving {
                 refused.push((RefusedReason::Draining, task.token));
             } else if !self.engine.serves(&task.task_type) {
                 refused.push((RefusedReason::UnknownType, task.token));
@@ -218,7 +190,8 @@ impl<'a> Session<'a> {
             self.engine.start(task);
         }
         if !accepted.is_empty() {
-            self.outbox
+            self.stream
+                .outbox
                 .push(Out::Accepted(Accepted { tokens: accepted }));
         }
         self.refuse(&refused);
@@ -235,7 +208,9 @@ impl<'a> Session<'a> {
             let tokens: Vec<_> = of_reason.map(|(_, token)| token.clone()).collect();
             if !tokens.is_empty() {
                 let reason = reason.into();
-                self.outbox.push(Out::Refused(Refused { tokens, reason }));
+                self.stream
+                    .outbox
+                    .push(Out::Refused(Refused { tokens, reason }));
             }
         }
     }
@@ -258,7 +233,7 @@ impl<'a> Session<'a> {
         yield_now().await;
         let mut next = Some(first);
         while let Some(joined) = next {
-            let result = self.engine.finish(joined, self.limits.result_bytes);
+            let result = self.engine.finish(joined, self.stream.limits.result_bytes);
             self.ready.extend(result);
             next = self.engine.running.try_join_next();
         }
@@ -268,8 +243,12 @@ impl<'a> Session<'a> {
     /// Sends what is ready, in frames within the limits. While frames wait for the stream,
     /// results gather here instead.
     fn send_results(&mut self) {
-        while !self.ready.is_empty() && self.outbox.is_clear() {
-            let mut room = self.limits.frame_bytes.saturating_sub(FRAME_OVERHEAD);
+        while !self.ready.is_empty() && self.stream.outbox.is_clear() {
+            let mut room = self
+                .stream
+                .limits
+                .frame_bytes
+                .saturating_sub(FRAME_OVERHEAD);
             let fits = |report: &&Report| {
                 // Tag and length of each entry take at most ten bytes more.
                 let size = report.encoded_len() + 10;
@@ -280,25 +259,29 @@ impl<'a> Session<'a> {
             let count = self.ready.iter().take(MAX_RESULTS).take_while(fits).count();
             let rest = self.ready.split_off(count.max(1).min(self.ready.len()));
             let results = std::mem::replace(&mut self.ready, rest);
-            self.outbox.push(Out::Results(Results { results }));
+            self.stream.outbox.push(Out::Results(Results { results }));
         }
-    }
-
-    /// Ends our half of the stream and gives the dispatcher a moment to end its own, so that it
-    /// sees a goodbye and not a broken connection.
-    async fn close(self) -> End {
-        let Self {
-            mut inbound,
-            outbox,
-            ..
-        } = self;
-        drop(outbox);
-        let ended = async { while let Ok(Some(_)) = inbound.message().await {} };
-        tokio::time::timeout(CLOSE_GRACE, ended).await.ok();
-        End::Drained
     }
 }
 
-fn millis(value: u64) -> Option<Duration> {
-    (value > 0).then(|| Duration::from_millis(value))
+/// Takes up what the Welcome says about tasks of earlier sessions.
+fn welcomed(engine: &mut Engine, connection: Connection) -> (Stream, Vec<Report>) {
+    let welcome = &connection.welcome;
+    tracing::info!(
+        dispatcher = %connection.peer, replica = welcome.replica,
+        session = welcome.session_id, slots = welcome.slots, "connected"
+    );
+    engine.held.welcome(welcome);
+    let stream = Stream::new(connection, &engine.options);
+    engine.held.fit_results(stream.limits.result_bytes);
+    let ready = engine.held.finished().cloned().collect();
+    (stream, ready)
+}
+
+/// Never ends without a former stream.
+async fn late_acks(former: &mut Option<Closing>) -> Option<Vec<ResultAck>> {
+    match former {
+        Some(former) => former.acks().await,
+        None => std::future::pending().await,
+    }
 }

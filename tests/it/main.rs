@@ -23,6 +23,7 @@ mod commands;
 mod config;
 mod doors;
 mod embedded;
+mod handover;
 mod interleavings;
 mod interventions;
 mod producers;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost::proto::worker::{
-    Failed, FailureKind, GoAway, Ping, RefusedReason, Result as Report, Succeeded, Verdict,
+    Failed, FailureKind, Ping, RefusedReason, Result as Report, Succeeded, Verdict,
     dispatcher_frame::Frame as Out, result::Outcome as Wire, worker_frame::Frame as In,
 };
 use fencepost::worker::ledger::{self, Answer};
@@ -17,20 +17,20 @@ use tonic::Status;
 use crate::support::scripted_dispatcher::{ScriptedDispatcher, task, token};
 
 /// A worker under test; dropped, it stops.
-struct Running {
-    stop: CancellationToken,
+pub struct Running {
+    pub stop: CancellationToken,
     run: JoinSet<Result<(), Error>>,
 }
 
 impl Running {
-    fn start(worker: Worker) -> Self {
+    pub fn start(worker: Worker) -> Self {
         let stop = CancellationToken::new();
         let mut run = JoinSet::new();
         run.spawn(worker.run(stop.clone().cancelled_owned()));
         Self { stop, run }
     }
 
-    async fn ended(&mut self) -> Result<(), Error> {
+    pub async fn ended(&mut self) -> Result<(), Error> {
         let ended = tokio::time::timeout(Duration::from_secs(20), self.run.join_next());
         ended
             .await
@@ -40,7 +40,7 @@ impl Running {
     }
 }
 
-fn options(dispatcher: &ScriptedDispatcher) -> Options {
+pub fn options(dispatcher: &ScriptedDispatcher) -> Options {
     Options {
         connect: vec![dispatcher.url.clone()],
         task_queue: "q".into(),
@@ -65,7 +65,7 @@ fn worker(options: Options) -> Worker {
 }
 
 /// A worker whose `gate` tasks end, with the id as result, when the test says so.
-fn gated(options: Options) -> (Worker, mpsc::Sender<()>) {
+pub fn gated(options: Options) -> (Worker, mpsc::Sender<()>) {
     let (open, gate) = mpsc::channel::<()>(64);
     let gate = std::sync::Arc::new(tokio::sync::Mutex::new(gate));
     let worker = worker(options).handle("gate", move |task: Task| {
@@ -78,7 +78,7 @@ fn gated(options: Options) -> (Worker, mpsc::Sender<()>) {
     (worker, open)
 }
 
-fn succeeded(report: &Report) -> &Succeeded {
+pub fn succeeded(report: &Report) -> &Succeeded {
     match &report.outcome {
         Some(Wire::Succeeded(success)) => success,
         other => panic!("not a success: {other:?}"),
@@ -353,32 +353,6 @@ async fn a_silent_dispatcher_is_left_and_running_tasks_are_named_to_the_next() {
         .await;
     assert_eq!(second.register.resume.len(), 1);
     assert_eq!(second.register.resume[0].token, token(1));
-    open.send(()).await.unwrap();
-    assert_eq!(second.result().await.token, token(1));
-}
-
-#[tokio::test]
-async fn it_goes_elsewhere_when_told_and_keeps_its_tasks() {
-    let mut leaving = ScriptedDispatcher::start().await;
-    let mut next = ScriptedDispatcher::start().await;
-    let options = Options {
-        connect: vec![leaving.url.clone(), next.url.clone()],
-        ..options(&leaving)
-    };
-    let (worker, open) = gated(options);
-    let _running = Running::start(worker);
-    let mut first = leaving.session(|_| {}).await;
-    first.deliver([task(1, "gate", "")]).await;
-    first.accepted().await;
-    let go_away = GoAway {
-        within_ms: 1_000,
-        reason: "drain".into(),
-    };
-    first.send(Out::GoAway(go_away)).await;
-    let mut second = next
-        .session(|welcome| welcome.resumed = vec![token(1)])
-        .await;
-    assert_eq!(second.register.resume[0].task_id, 1);
     open.send(()).await.unwrap();
     assert_eq!(second.result().await.token, token(1));
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use fencepost::proto::worker::worker_service_server::{WorkerService, WorkerServiceServer};
 use fencepost::proto::worker::{
-    Cancel, DispatcherFrame, Register, Result as Report, ResultAck, ResultAcks, Task, Tasks,
-    Verdict, Welcome, WorkerFrame, dispatcher_frame::Frame as Out, worker_frame::Frame as In,
+    Cancel, DispatcherFrame, GoAway, Register, Result as Report, ResultAck, ResultAcks, Task,
+    Tasks, Verdict, Welcome, WorkerFrame, dispatcher_frame::Frame as Out,
+    worker_frame::Frame as In,
 };
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -61,6 +62,11 @@ impl ScriptedDispatcher {
         self.denials.lock().push_back(status);
     }
 
+    /// Waits until every status of [`Self::deny`] has been given.
+    pub async fn denied(&self) {
+        super::eventually(STEP, async || self.denials.lock().is_empty().then_some(())).await;
+    }
+
     /// A session that has sent Register and waits for Welcome.
     pub async fn arrival(&mut self) -> ScriptedSession {
         step(self.sessions.recv()).await.unwrap()
@@ -69,19 +75,7 @@ impl ScriptedDispatcher {
     /// A session that has been welcomed with these changes to the plain Welcome.
     pub async fn session(&mut self, change: impl FnOnce(&mut Welcome)) -> ScriptedSession {
         let session = self.arrival().await;
-        let mut welcome = Welcome {
-            worker_id: "w".into(),
-            session_id: "s".into(),
-            replica: "scripted".into(),
-            slots: session.register.slots,
-            ping_interval_ms: 7_500,
-            silence_window_ms: 30_000,
-            max_frame_bytes: FRAME_BYTES as u64,
-            max_result_bytes: 1 << 20,
-            ..Welcome::default()
-        };
-        change(&mut welcome);
-        session.send(Out::Welcome(welcome)).await;
+        session.welcome(change).await;
         session
     }
 }
@@ -127,6 +121,23 @@ pub struct ScriptedSession {
 }
 
 impl ScriptedSession {
+    /// Welcomes the worker with these changes to the plain Welcome.
+    pub async fn welcome(&self, change: impl FnOnce(&mut Welcome)) {
+        let mut welcome = Welcome {
+            worker_id: "w".into(),
+            session_id: "s".into(),
+            replica: "scripted".into(),
+            slots: self.register.slots,
+            ping_interval_ms: 7_500,
+            silence_window_ms: 30_000,
+            max_frame_bytes: FRAME_BYTES as u64,
+            max_result_bytes: 1 << 20,
+            ..Welcome::default()
+        };
+        change(&mut welcome);
+        self.send(Out::Welcome(welcome)).await;
+    }
+
     pub async fn send(&self, frame: Out) {
         let frame = DispatcherFrame { frame: Some(frame) };
         step(self.out.send(Ok(frame))).await.unwrap();
@@ -154,6 +165,14 @@ impl ScriptedSession {
         let tokens = vec![token.clone()];
         let reason = "scripted".into();
         self.send(Out::Cancel(Cancel { tokens, reason })).await;
+    }
+
+    pub async fn send_away(&self) {
+        let go_away = GoAway {
+            within_ms: 30_000,
+            reason: "scripted".into(),
+        };
+        self.send(Out::GoAway(go_away)).await;
     }
 
     /// The next frame that is not a ping; none when the worker has ended the stream.
