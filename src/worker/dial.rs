@@ -44,14 +44,14 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
+    /// Fails, before anything is opened, on what can never connect; no system roots are that too.
     pub(super) fn new(url: &str) -> Result<Self, Error> {
-        let uri = Endpoint::from_shared(url.to_owned())
-            .map_err(|source| Error::Address {
-                url: url.to_owned(),
-                source,
-            })?
-            .uri()
-            .clone();
+        let bad = |source| Error::Address {
+            url: url.to_owned(),
+            source,
+        };
+        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(bad)?;
+        let uri = endpoint.uri().clone();
         let default_port = match uri.scheme_str() {
             Some("http") => 80,
             Some("https") => 443,
@@ -63,12 +63,11 @@ impl Dispatcher {
         };
         let host = uri.host().unwrap_or_default();
         // An IPv6 address stands in brackets in a URL, and without them everywhere else.
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
+        let host = host.trim_matches(['[', ']']).to_owned();
         let port = uri.port_u16().unwrap_or(default_port);
-        Ok(Self { uri, host, port })
+        let dispatcher = Self { uri, host, port };
+        let _usable = dispatcher.endpoint(([0; 4], port).into()).map_err(bad)?;
+        Ok(dispatcher)
     }
 
     pub(super) fn uri(&self) -> &Uri {

@@ -15,6 +15,9 @@ use crate::proto::worker::Register;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// A session that lasts longer is no failed attempt: one in a second is no hot loop.
+const LASTING: Duration = Duration::from_secs(1);
+
 type Attempt = Pin<Box<dyn Future<Output = Result<Connection, Status>> + Send>>;
 
 pub(super) struct Link {
@@ -104,23 +107,20 @@ impl Link {
         self.failed(why);
     }
 
-    /// The dispatcher sends its workers elsewhere.
+    /// The dispatcher sends its workers elsewhere. A session that has lasted longer than the pause
+    /// that is due has waited enough.
     pub(super) fn sent_away(&mut self) {
         self.forgive();
-        if self.failures > 0 {
-            self.failed("the dispatcher sends its workers elsewhere");
-            return;
-        }
         tracing::info!("the dispatcher sends its workers elsewhere");
-        self.failures = 1;
+        self.next_attempt = self.opened + pause(self.failures);
+        self.failures = self.failures.saturating_add(1);
         self.turn = self.turn.wrapping_add(1);
-        self.next_attempt = Instant::now();
     }
 
     /// A session that ends at once counts as a failed attempt, or two dispatchers that send each
     /// other's workers away would be a hot loop.
     fn forgive(&mut self) {
-        if self.opened.elapsed() > LONGEST_PAUSE {
+        if self.opened.elapsed() > LASTING {
             self.failures = 0;
         }
     }

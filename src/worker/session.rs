@@ -136,7 +136,7 @@ impl<'a> Session<'a> {
                 }
             }
             Some(In::Ping(Ping { sequence })) => {
-                self.stream.outbox.push(Out::Pong(Pong { sequence }))
+                self.stream.outbox.push(Out::Pong(Pong { sequence }));
             }
             Some(In::GoAway(_)) if !self.leaving => {
                 self.leaving = true;

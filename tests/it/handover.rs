@@ -411,12 +411,12 @@ async fn rolling_restarts_under_load_start_each_task_once_and_leak_no_slot() {
     let (worker, gate) = gated(Options {
         connect: replicas.iter().map(Serving::url).collect(),
         task_queue: "q".into(),
-        slots: 32,
+        slots: 256,
         ledger: Some(path.clone()),
         ..Options::default()
     });
     let mut running = Running::start(worker.handle("short", |_: Task| async {
-        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..20))).await;
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..300))).await;
         Ok(Success::empty())
     }));
     let (batch, rounds) = (1_000, 6);
@@ -425,7 +425,7 @@ async fn rolling_restarts_under_load_start_each_task_once_and_leak_no_slot() {
         let started = ledger::read(&path).unwrap_or_default().len();
         eventually(STEP, async || {
             let runs = ledger::read(&path).unwrap_or_default().len();
-            (runs >= started + 200).then_some(())
+            (runs >= started + 500).then_some(())
         })
         .await;
         let replica = &mut replicas[round % 2];
@@ -435,18 +435,18 @@ async fn rolling_restarts_under_load_start_each_task_once_and_leak_no_slot() {
     }
     let short = i64::from(batch) * i64::try_from(rounds).unwrap();
     count(&client, DONE_AT_FIRST_TRY, short).await;
-    enqueue(&client, "gate", 32).await;
-    starts(&path, usize::try_from(short).unwrap() + 32).await;
-    for _ in 0..32 {
+    enqueue(&client, "gate", 256).await;
+    starts(&path, usize::try_from(short).unwrap() + 256).await;
+    for _ in 0..256 {
         gate.send(()).await.unwrap();
     }
-    count(&client, DONE_AT_FIRST_TRY, short + 32).await;
+    count(&client, DONE_AT_FIRST_TRY, short + 256).await;
     running.stop.cancel();
     running.ended().await.unwrap();
     let runs = ledger::read(&path).unwrap();
     assert_eq!(
         runs.len(),
-        usize::try_from(short).unwrap() + 32,
+        usize::try_from(short).unwrap() + 256,
         "one start each"
     );
 }
