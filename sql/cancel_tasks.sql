@@ -19,7 +19,7 @@ removed as (
     where live.id = any(array(select locked.id from locked where locked.state = 0))
 ),
 
-ended as (
+stored as (
     insert into fencepost.outcome (id, ended_at, attempt, state, error_class, error_message)
     select
         locked.id,
@@ -46,13 +46,25 @@ select
     case
         when locked.state = 0 then 'cancelled'
         when locked.state = 1 then 'requested'
-        when outcome.state = 1 then 'done'
-        when outcome.state = 2 then 'failed'
-        when outcome.state = 3 then 'cancelled'
+        when ended.state = 1 then 'done'
+        when ended.state = 2 then 'failed'
+        when ended.state = 3 then 'cancelled'
         -- ended while this statement waited for its row
         else 'ended'
     end as state
 from unnest($1::bigint[]) as asked (id)
 left join locked on locked.id = asked.id
-left join fencepost.outcome on outcome.id = asked.id
-where locked.id is not null or exists (select from fencepost.task where task.id = asked.id)
+-- The limits keep each id a look into its own partition, whatever the planner thinks of the others.
+left join lateral (
+    select outcome.state
+    from fencepost.outcome
+    where outcome.id = asked.id
+    limit 1
+) as ended on true
+left join lateral (
+    select task.id
+    from fencepost.task
+    where task.id = asked.id
+    limit 1
+) as known on true
+where locked.id is not null or known.id is not null
