@@ -1,18 +1,39 @@
--- Claimed rows whose owner is dead, oldest owner first: $1 how many. `gentle` is true where the owner had said that
--- it drains, so that its end counts as no loss. Owners are named by an array and never by an anti-join, which would
--- also take rows adopted since its snapshot; ids below the smallest kept dispatcher are owners that left no row.
+-- Claimed rows whose owner is dead: $1 how many. `gentle` is true where the owner had said that it drains, so that
+-- its end counts as no loss. Owners are looked up one by one, so that the rows of the living are not read; ids below
+-- the smallest kept dispatcher are owners that left no row. A row may be adopted right after this snapshot: who acts
+-- on it names its owner.
 select
-    live.id,
-    live.epoch,
-    live.fence,
-    live.dispatcher,
-    coalesce(
-        (select dispatcher.draining from fencepost.dispatcher where dispatcher.id = live.dispatcher), false
-    ) as gentle
-from fencepost.live
-where
-    live.dispatcher = any(
-        array(select dispatcher.id from fencepost.dispatcher where dispatcher.dead_at is not null)
-    )
-    or live.dispatcher < (select min(dispatcher.id) from fencepost.dispatcher)
+    orphan.id,
+    orphan.epoch,
+    orphan.fence,
+    orphan.dispatcher,
+    orphan.gentle
+from (
+    select
+        held.*,
+        dispatcher.draining as gentle
+    from fencepost.dispatcher
+    cross join lateral (
+        select
+            live.id,
+            live.epoch,
+            live.fence,
+            live.dispatcher
+        from fencepost.live
+        where live.dispatcher = dispatcher.id
+        limit $1::int
+    ) as held
+    where dispatcher.dead_at is not null
+
+    union all
+
+    select
+        live.id,
+        live.epoch,
+        live.fence,
+        live.dispatcher,
+        false as gentle
+    from fencepost.live
+    where live.dispatcher < (select min(dispatcher.id) from fencepost.dispatcher)
+) as orphan
 limit $1::int
