@@ -4,6 +4,7 @@ mod cluster;
 mod container;
 mod database;
 mod eventually;
+pub mod plan;
 mod producers;
 pub mod queue;
 pub mod scripted_dispatcher;

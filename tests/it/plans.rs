@@ -1,0 +1,384 @@
+//! The plans of the hot statements over a hundred thousand unfinished tasks, and the pages that they read.
+
+use deadpool_postgres::GenericClient;
+use fencepost::domain::id::{TaskId, Token};
+use fencepost::store::claim::LaneRequest;
+use fencepost::store::{Client, claim, settle};
+
+use crate::support::Queue;
+use crate::support::plan::{Plan, array, conditions, large_table, prepare, repeat};
+use crate::support::queue::{DEADLINES, success};
+
+const ROUTES: i32 = 20;
+
+/// Bodies and rows over all routes and priorities, of which so many are due; of the others every second one is due
+/// in the future and every second one is held. Bodies fall into three days. As many tasks have ended.
+async fn fill(client: &impl GenericClient, tasks: i32, due: i32) {
+    let id = "(fencepost.id_ms(now() + (n % 3 - 1) * interval '1 day') << 22) + n";
+    client
+        .batch_execute(&format!(
+            // Autovacuum would analyse at a moment of its own choice.
+            "alter table fencepost.live set (autovacuum_enabled = off);
+            insert into fencepost.namespace (name) values ('default');
+            insert into fencepost.route (namespace_id, task_queue, task_type)
+            select 1, 'q' || n, 't' from generate_series(1, {ROUTES}) as n;
+            insert into fencepost.task (id, origin, enqueued_at, route_id, content_type, payload)
+            select {id}, n, now(), n % {ROUTES} + 1, 'text/plain', 'x'
+            from generate_series(1, {tasks} * 2) as n;
+            insert into fencepost.outcome (id, ended_at, attempt, state)
+            select {id}, now(), 0, 1 from generate_series({tasks} + 1, {tasks} * 2) as n;
+            insert into fencepost.live (id, route_id, priority, visible_after, hold)
+            select
+                {id}, n % {ROUTES} + 1, n / {ROUTES} % 4,
+                now() + case when n > {due} and n / 80 % 2 = 0 then 1 else -1 end * (n % 1000 + 1) * interval '1 minute',
+                case when n > {due} and n / 80 % 2 = 1 then 1 else 0 end
+            from generate_series(1, {tasks}) as n"
+        ))
+        .await
+        .unwrap();
+}
+
+/// A statement, its arguments, and how its plan may differ from the others'.
+struct Hot {
+    name: &'static str,
+    text: &'static str,
+    arguments: String,
+    /// Walks an index that holds nothing but what it looks for, without a condition.
+    walks: Option<&'static str>,
+}
+
+fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
+    let count = tokens.len();
+    let ids = array(tokens.iter().map(|token| token.id));
+    let epochs = array(tokens.iter().map(|token| token.epoch));
+    let fences = array(tokens.iter().map(|token| token.fence));
+    let (nulls, id) = (repeat("null", count), tokens[0].id);
+    macro_rules! hot {
+        ($name:literal, $walks:expr, $($arguments:tt)*) => {
+            Hot {
+                name: $name,
+                text: include_str!(concat!("../../sql/", $name, ".sql")),
+                arguments: format!($($arguments)*),
+                walks: $walks,
+            }
+        };
+    }
+    let overdue = Some("live_dispatcher");
+    vec![
+        hot!(
+            "claim_tasks",
+            None,
+            "{dispatcher}, 1, {}, 70000, 60000",
+            claim_arguments()
+        ),
+        hot!("read_bodies", None, "{ids}"),
+        hot!(
+            "adopt_tasks",
+            None,
+            "{ids}, {epochs}, {fences}, {dispatcher}, 70000, 60000, 1"
+        ),
+        hot!(
+            "complete_tasks",
+            None,
+            "{ids}, {epochs}, {fences}, {nulls}, {nulls}, {nulls}"
+        ),
+        hot!(
+            "return_tasks",
+            None,
+            "{ids}, {epochs}, {fences}, {nulls}, {}, {nulls}, {nulls}, {nulls}, {nulls}, {nulls}, 5",
+            repeat("retry", count)
+        ),
+        hot!(
+            "look_again",
+            None,
+            "{ids}, {epochs}, {fences}, {}, {nulls}, {nulls}",
+            repeat("true", count)
+        ),
+        hot!("lock_task", None, "{id}"),
+        hot!("cancel_tasks", None, "{ids}, 30000, 'why'"),
+        hot!("find_due", Some("live_claim"), ""),
+        hot!("find_orphans", None, "500"),
+        hot!("find_overdue", overdue, "500"),
+        hot!("find_claims", None, "{dispatcher}, '{{1,2}}'"),
+        hot!("find_cancelled", None, "{dispatcher}"),
+        hot!("forget_dispatchers", None, ""),
+        hot!("read_task", None, "{id}, true, true"),
+        hot!("read_ended", None, "{ids}"),
+        hot!(
+            "list_tasks",
+            None,
+            "null, null, null, null, {}, 1000, 100",
+            i64::MAX
+        ),
+    ]
+}
+
+/// Every route at every priority, each of which may give so many.
+fn every_lane(quantity: i32) -> Vec<LaneRequest> {
+    (1..=ROUTES)
+        .flat_map(|route| {
+            (0..4).map(move |priority| LaneRequest {
+                route,
+                ..Queue::lane(priority, quantity)
+            })
+        })
+        .collect()
+}
+
+/// The same, as the statement takes it: seven a lane and five hundred in all.
+fn claim_arguments() -> String {
+    let lanes = every_lane(7);
+    format!(
+        "{}, {}, {}, {}, {}, {}, '{{500}}'",
+        array(lanes.iter().map(|lane| lane.route)),
+        array(lanes.iter().map(|lane| lane.priority)),
+        repeat("7", lanes.len()),
+        repeat("1970-01-01", lanes.len()),
+        repeat("0", lanes.len()),
+        repeat("1", lanes.len()),
+    )
+}
+
+fn judge(hot: &Hot, plan: &Plan, how: &str) {
+    let name = hot.name;
+    let fail = |what: &str| panic!("{name} ({how}): {what}\n{}", plan.text());
+    for (node, above) in plan.nodes() {
+        let kind = node["Node Type"].as_str().unwrap();
+        let large = large_table(node);
+        if kind == "Seq Scan" && large.is_some() {
+            fail("a large table is read as a whole");
+        }
+        if ["Hash Join", "Merge Join"].contains(&kind) {
+            fail("a join does not go row by row");
+        }
+        if conditions(node).contains("hashed SubPlan") {
+            fail("a subquery is read as a whole");
+        }
+        let index = node["Index Name"].as_str();
+        if index.is_some()
+            && (large.is_some() || kind == "Bitmap Index Scan")
+            && node["Index Cond"].is_null()
+            && index != hot.walks
+        {
+            fail("an index of a large table is walked without a condition");
+        }
+        // Before rows are locked all of them would be read; sorting the ids that were given is another matter.
+        let locks = above.iter().any(|node| node["Node Type"] == "LockRows");
+        if kind == "Sort" && locks && name != "cancel_tasks" {
+            fail("rows are sorted before they are locked");
+        }
+    }
+    if name == "claim_tasks" {
+        let nodes = plan.nodes();
+        let scan = nodes
+            .iter()
+            .find(|(node, _)| node["Index Name"] == "live_claim");
+        let Some((scan, _)) = scan else {
+            return fail("the claim index is not used");
+        };
+        let condition = scan["Index Cond"].as_str().unwrap();
+        for column in [
+            "route_id",
+            "priority",
+            "visible_after",
+            "ROW(visible_after, id)",
+        ] {
+            assert!(
+                condition.contains(column),
+                "{column} is no index condition: {condition}"
+            );
+        }
+        let by_tid = nodes
+            .iter()
+            .any(|(node, _)| node["Node Type"] == "Tid Scan");
+        assert!(
+            by_tid,
+            "the update does not go by row address: {}",
+            plan.text()
+        );
+    }
+}
+
+async fn judge_all(client: &Client, hot: &[Hot], how: &str) {
+    for mode in ["force_custom_plan", "force_generic_plan"] {
+        let set = format!("set plan_cache_mode = {mode}");
+        client.batch_execute(&set).await.unwrap();
+        for statement in hot {
+            let execute = match statement.arguments.as_str() {
+                "" => format!("execute {}", statement.name),
+                arguments => format!("execute {}({arguments})", statement.name),
+            };
+            let plan = Plan::of(client, &execute).await;
+            judge(statement, &plan, &format!("{how}, {mode}"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn hot_statements_look_rows_up_whatever_the_statistics_say() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    fill(&client, 100_000, 40_000).await;
+    let request = queue.request(every_lane(20), vec![2000]);
+    let tokens = queue.claim_for(&client, queue.dispatcher, &request).await;
+    assert!(tokens.len() >= 500, "{}", tokens.len());
+    let hot = hot_statements(queue.dispatcher, &tokens[..500]);
+    for statement in &hot {
+        prepare(&client, statement.name, statement.text).await;
+    }
+    judge_all(&client, &hot, "never analysed").await;
+
+    // To the planner a queue that was analysed while nothing ran has no claimed rows, and the reverse.
+    let analyse = "analyze fencepost.live, fencepost.task, fencepost.outcome, fencepost.failure, fencepost.dispatcher";
+    client.batch_execute(analyse).await.unwrap();
+    judge_all(&client, &hot, "analysed with claims").await;
+    client
+        .batch_execute(
+            "update fencepost.live
+            set state = 0, dispatcher = null, sweep = null, claimed_at = null, deadline = null
+            where state = 1",
+        )
+        .await
+        .unwrap();
+    client.batch_execute(analyse).await.unwrap();
+    let request = queue.request(every_lane(20), vec![2000]);
+    let tokens = queue.claim_for(&client, queue.dispatcher, &request).await;
+    let hot = hot_statements(queue.dispatcher, &tokens[..500]);
+    judge_all(&client, &hot, "analysed without claims").await;
+    // One report instead of five hundred.
+    let hot = hot_statements(queue.dispatcher, &tokens[..1]);
+    judge_all(&client, &hot, "one row").await;
+
+    // A queue that was analysed while it was empty.
+    client
+        .batch_execute(
+            "create temporary table kept as select * from fencepost.live;
+            truncate fencepost.live",
+        )
+        .await
+        .unwrap();
+    client
+        .batch_execute("vacuum analyze fencepost.live")
+        .await
+        .unwrap();
+    client
+        .batch_execute("insert into fencepost.live select * from kept")
+        .await
+        .unwrap();
+    let hot = hot_statements(queue.dispatcher, &tokens[..500]);
+    judge_all(&client, &hot, "analysed while empty").await;
+}
+
+/// Pages read by a claim of 500 and by reading, completing and returning what it took.
+async fn pages(queue: &Queue, client: &Client) -> Vec<(&'static str, u64)> {
+    let hot = |tokens: &[Token]| hot_statements(queue.dispatcher, tokens);
+    let request = queue.request(every_lane(7), vec![500]);
+    let tokens = queue.claim_for(client, queue.dispatcher, &request).await;
+    assert_eq!(tokens.len(), 500);
+    let mut read = Vec::new();
+    for statement in hot(&tokens) {
+        let measured = [
+            "claim_tasks",
+            "read_bodies",
+            "complete_tasks",
+            "return_tasks",
+            "look_again",
+        ];
+        if measured.contains(&statement.name) {
+            let execute = format!("execute {}({})", statement.name, statement.arguments);
+            read.push((
+                statement.name,
+                Plan::measure(client, &execute).await.buffers(),
+            ));
+        }
+    }
+    read
+}
+
+#[tokio::test]
+async fn a_claim_and_its_settlement_read_a_few_pages_a_task_whatever_waits() {
+    let mut by_backlog = Vec::new();
+    for tasks in [20_000, 100_000] {
+        let queue = Queue::new().await;
+        let client = queue.client().await;
+        fill(&client, tasks, 8_000).await;
+        for statement in hot_statements(
+            queue.dispatcher,
+            &[Token {
+                id: 1,
+                epoch: 0,
+                fence: 1,
+            }],
+        ) {
+            prepare(&client, statement.name, statement.text).await;
+        }
+        by_backlog.push(pages(&queue, &client).await);
+    }
+    for ((name, few), (_, many)) in by_backlog[0].iter().zip(&by_backlog[1]) {
+        // 500 tasks: some pages each for the row, its indexes and its body.
+        assert!(*many < 20 * 500, "{name} reads {many} pages");
+        // An index may be one level higher.
+        assert!(*many < few * 3 / 2, "{name} reads {few} pages, then {many}");
+    }
+}
+
+#[tokio::test]
+async fn the_low_water_mark_spares_a_claim_the_dead_rows_under_an_open_snapshot() {
+    const DEAD: i32 = 20_000;
+    let queue = Queue::new().await;
+    let (mut reader, client) = (queue.client().await, queue.client().await);
+    queue.enqueue(DEAD).await;
+    let snapshot = reader
+        .build_transaction()
+        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
+        .start()
+        .await
+        .unwrap();
+    // Our own sessions may not idle in a transaction for long; somebody else's may.
+    snapshot
+        .batch_execute(
+            "set local idle_in_transaction_session_timeout = 0; select from fencepost.live limit 1",
+        )
+        .await
+        .unwrap();
+    let mut mark = Queue::lane(1, 2000).low;
+    for _ in 0..DEAD / 2000 {
+        let mut lane = Queue::lane(1, 2000);
+        lane.low = mark;
+        let request = queue.request(vec![lane], vec![2000]);
+        let claims = claim::claim(&client, queue.dispatcher, &request, DEADLINES)
+            .await
+            .unwrap()
+            .claims;
+        let ends = claims
+            .iter()
+            .map(|claim| (claim.visible_after, claim.token.id));
+        mark = ends.max().unwrap();
+        let batch: Vec<_> = claims.iter().map(|claim| success(claim.token)).collect();
+        assert_eq!(settle::complete(&client, &batch).await.unwrap().len(), 2000);
+    }
+    let waiting: Vec<TaskId> = queue.enqueue(100).await;
+    prepare(
+        &client,
+        "claim_tasks",
+        include_str!("../../sql/claim_tasks.sql"),
+    )
+    .await;
+    let claim_from = async |(at, id): (String, TaskId)| {
+        let execute = format!(
+            "execute claim_tasks({}, 1, '{{1}}', '{{1}}', '{{1}}', '{{\"{at}\"}}', '{{{id}}}', '{{1}}', '{{1}}', 1, 1)",
+            queue.dispatcher
+        );
+        let plan = Plan::measure(&client, &execute).await;
+        assert_eq!(plan.rows(), 1);
+        plan.buffers()
+    };
+    let without = claim_from(("1970-01-01".into(), 0)).await;
+    let with = claim_from((mark.0.to_rfc3339(), mark.1)).await;
+    assert!(
+        with * 10 <= without,
+        "{with} pages with the mark, {without} without"
+    );
+    assert!(waiting[0] > mark.1);
+    snapshot.rollback().await.unwrap();
+}
