@@ -26,6 +26,7 @@ mod embedded;
 mod handover;
 mod interleavings;
 mod interventions;
+mod model;
 mod plans;
 mod producers;
 mod producers_meet;

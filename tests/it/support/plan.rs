@@ -60,8 +60,8 @@ impl Plan {
     }
 
     /// Rows that the statement answered, or changed.
-    pub fn rows(&self) -> u64 {
-        self.0["Actual Rows"].as_f64().unwrap() as u64
+    pub fn rows(&self) -> f64 {
+        self.0["Actual Rows"].as_f64().unwrap()
     }
 
     pub fn text(&self) -> String {

@@ -411,7 +411,8 @@ pub async fn assert_sound(client: &impl GenericClient) {
         where move <> 're_arm'
         group by repeated.id, repeated.epoch, repeated.fence, repeated.move
         having count(*) > 1";
-    let rows = client.query(query, &[]).await.unwrap();
+    let query = client.prepare_cached(query).await.unwrap();
+    let rows = client.query(&query, &[]).await.unwrap();
     let faults: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!(faults, Vec::<String>::new());
 }
