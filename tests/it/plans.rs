@@ -10,6 +10,7 @@ use crate::support::plan::{Plan, array, conditions, large_table, prepare, repeat
 use crate::support::queue::{DEADLINES, success};
 
 const ROUTES: i32 = 20;
+const CLAIM_TASKS: &str = include_str!("../../sql/claim_tasks.sql");
 
 /// Bodies and rows over all routes and priorities, of which so many are due; of the others every second one is due
 /// in the future and every second one is held. Bodies fall into three days. As many tasks have ended.
@@ -139,6 +140,15 @@ fn claim_arguments() -> String {
     )
 }
 
+/// A claim of so many from one lane, from a mark on.
+fn execute_claim(dispatcher: i64, (at, id): (String, TaskId), quantity: i32) -> String {
+    format!(
+        "execute claim_tasks(
+            {dispatcher}, 1, '{{1}}', '{{1}}', '{{{quantity}}}', '{{\"{at}\"}}', '{{{id}}}', '{{1}}', '{{{quantity}}}', 1, 1
+        )"
+    )
+}
+
 fn judge(hot: &Hot, plan: &Plan, how: &str) {
     let name = hot.name;
     let fail = |what: &str| panic!("{name} ({how}): {what}\n{}", plan.text());
@@ -180,8 +190,8 @@ fn judge(hot: &Hot, plan: &Plan, how: &str) {
         for column in [
             "route_id",
             "priority",
-            "visible_after",
-            "ROW(visible_after, id)",
+            "visible_after <=",
+            "ROW(visible_after, id) >",
         ] {
             assert!(
                 condition.contains(column),
@@ -318,8 +328,34 @@ async fn a_claim_and_its_settlement_read_a_few_pages_a_task_whatever_waits() {
         // 500 tasks: some pages each for the row, its indexes and its body.
         assert!(*many < 20 * 500, "{name} reads {many} pages");
         // An index may be one level higher.
-        assert!(*many < few * 3 / 2, "{name} reads {few} pages, then {many}");
+        assert!(*many < few * 2, "{name} reads {few} pages, then {many}");
     }
+}
+
+#[tokio::test]
+async fn a_lane_of_which_nothing_is_due_costs_a_claim_one_look() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    fill(&client, 20_000, 20_000).await;
+    queue
+        .execute(
+            "update fencepost.live
+            set
+                route_id = 1,
+                priority = 1,
+                visible_after = now() + interval '1 hour',
+                hold = case when id % 2 = 0 then 1 else 0 end",
+        )
+        .await;
+    // The entries of the due versions go, so that what is measured are the rows as they are.
+    client.batch_execute("vacuum fencepost.live").await.unwrap();
+    prepare(&client, "claim_tasks", CLAIM_TASKS).await;
+    let execute = execute_claim(queue.dispatcher, ("1970-01-01".into(), 0), 500);
+    // The first run of a session also reads the catalogue.
+    Plan::measure(&client, &execute).await;
+    let plan = Plan::measure(&client, &execute).await;
+    assert!(plan.rows() < 1.0);
+    assert!(plan.buffers() < 10, "{}", plan.text());
 }
 
 #[tokio::test]
@@ -358,18 +394,9 @@ async fn the_low_water_mark_spares_a_claim_the_dead_rows_under_an_open_snapshot(
         assert_eq!(settle::complete(&client, &batch).await.unwrap().len(), 2000);
     }
     let waiting: Vec<TaskId> = queue.enqueue(100).await;
-    prepare(
-        &client,
-        "claim_tasks",
-        include_str!("../../sql/claim_tasks.sql"),
-    )
-    .await;
-    let claim_from = async |(at, id): (String, TaskId)| {
-        let execute = format!(
-            "execute claim_tasks({}, 1, '{{1}}', '{{1}}', '{{1}}', '{{\"{at}\"}}', '{{{id}}}', '{{1}}', '{{1}}', 1, 1)",
-            queue.dispatcher
-        );
-        let plan = Plan::measure(&client, &execute).await;
+    prepare(&client, "claim_tasks", CLAIM_TASKS).await;
+    let claim_from = async |mark| {
+        let plan = Plan::measure(&client, &execute_claim(queue.dispatcher, mark, 1)).await;
         assert!(plan.rows() > 0.0);
         plan.buffers()
     };
