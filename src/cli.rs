@@ -1,12 +1,14 @@
 //! The command line: one module a command. stdout is data, stderr is talk.
 
 mod database;
+pub mod demo;
 pub mod enqueue;
 pub mod healthcheck;
 mod lines;
 pub mod migrate;
 mod output;
 pub mod serve;
+mod signals;
 pub mod task;
 pub mod worker;
 
@@ -44,6 +46,11 @@ pub enum Command {
     Enqueue(Box<enqueue::Args>),
     /// Look at tasks, and cancel them
     Task(task::Args),
+    /// See it work: a private PostgreSQL, replicas and workers, 10,000 tasks, two of the processes killed half-way
+    Demo(demo::Args),
+    /// One worker of the demo
+    #[command(hide = true)]
+    DemoWorker(Box<demo::worker::Args>),
     /// Ask a replica on this machine whether it is ready: exit code 0 or 1
     Healthcheck(healthcheck::Args),
     /// Print the version
@@ -63,6 +70,8 @@ pub async fn run(cli: Cli) -> u8 {
         Command::Migrate(args) => migrate::run(args).await,
         Command::Enqueue(args) => enqueue::run(*args).await,
         Command::Task(args) => task::run(args).await,
+        Command::Demo(args) => demo::run(args).await,
+        Command::DemoWorker(args) => demo::worker::run(*args).await,
         Command::Healthcheck(args) => healthcheck::run(args).await,
         Command::Version => output::line(concat!("fencepost ", env!("CARGO_PKG_VERSION")))
             .map(|()| 0)

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 pub mod claim;
+pub mod demo;
 pub mod dispatchers;
 pub mod enqueue;
 mod error;

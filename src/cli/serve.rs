@@ -4,10 +4,10 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
+use super::signals::{Parent, Signals};
 use super::{EXIT_INTERRUPTED, output};
 use crate::config::{Config, Flag, Log, LogFormat, Sources};
 use crate::embedded::{Embedded, Options};
@@ -38,11 +38,15 @@ pub struct Args {
     /// Print one line of JSON with the addresses on stdout once both ports are open
     #[arg(long)]
     pub announce: bool,
+    /// Drain when stdin ends, since whoever started this replica is gone
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
 }
 
 /// Serves until SIGTERM or SIGINT, then drains; a second signal ends it at once.
 pub async fn run(args: Args) -> anyhow::Result<u8> {
-    let interrupt = Interrupts::listen()?;
+    let signals = Signals::listen()?;
+    let parent = args.with_parent.then(Parent::watch).transpose()?;
     let database = match &args.embedded {
         Some(directory) => Some(start_embedded(directory.clone()).await?),
         None => None,
@@ -61,7 +65,7 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
         |addresses| opened(addresses, announce),
         stop.clone().cancelled_owned(),
     );
-    let interrupted = interrupt.watch(&stop);
+    let interrupted = watch(signals, parent, &stop);
     let served = tokio::select! {
         served = serving => served,
         () = interrupted => return Ok(EXIT_INTERRUPTED),
@@ -128,33 +132,18 @@ fn log_as(log: &Log) {
     };
 }
 
-/// The two signals that end a replica.
-struct Interrupts {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Interrupts {
-    /// From here on the signals end nothing by themselves.
-    fn listen() -> anyhow::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// The first signal fires `stop`; returns at the second.
-    async fn watch(mut self, stop: &CancellationToken) {
-        self.next().await;
-        tracing::info!("shutting down; a second signal ends it at once");
-        stop.cancel();
-        self.next().await;
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+/// The first reason to end fires `stop`; returns at the second signal.
+async fn watch(mut signals: Signals, parent: Option<Parent>, stop: &CancellationToken) {
+    let gone = async {
+        match parent {
+            Some(mut parent) => parent.gone().await,
+            None => std::future::pending().await,
         }
+    };
+    tokio::select! {
+        () = signals.next() => tracing::info!("shutting down; a second signal ends it at once"),
+        () = gone => tracing::info!("shutting down: whoever started this replica is gone"),
     }
+    stop.cancel();
+    signals.next().await;
 }

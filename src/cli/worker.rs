@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::EXIT_INTERRUPTED;
+use super::signals::Signals;
 use crate::worker::{Failure, Options, Success, Task, Worker};
 
 /// Run tasks with a command, or with a built-in handler.
@@ -125,7 +125,7 @@ pub fn worker(args: Args) -> Worker {
 /// # Errors
 /// Those of [`Worker::run`], and signals that cannot be caught.
 pub async fn run(args: Args) -> anyhow::Result<u8> {
-    let mut signals = Signals::new().context("cannot catch signals")?;
+    let mut signals = Signals::listen().context("cannot catch signals")?;
     let stop = CancellationToken::new();
     let serving = worker(args).run(stop.clone().cancelled_owned());
     tokio::pin!(serving);
@@ -145,26 +145,5 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
             Ok(0)
         }
         () = signals.next() => Ok(EXIT_INTERRUPTED),
-    }
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }

@@ -54,12 +54,13 @@ pub struct Run {
     pub task_type: String,
 }
 
-/// Microseconds since 1970.
+/// Microseconds since 1970, by the clock of the ledgers' times.
+#[must_use]
 #[expect(
     clippy::disallowed_methods,
     reason = "evidence for people and benches, compared between processes; nothing is decided by it"
 )]
-pub(super) fn now_us() -> i64 {
+pub fn now_us() -> i64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .ok()
