@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use super::EXIT_INTERRUPTED;
 use super::output;
 use super::signals::Signals;
-use crate::store::demo::{State, find_states, read_times};
+use crate::store::demo::{Stand, State, find_states, read_times};
 use crate::store::enqueue::{NewTask, enqueue};
 use crate::store::{self, Pool};
 use stage::Stage;
@@ -31,16 +31,13 @@ use worker::{Kind, QUEUE};
 const BATCH: usize = 1000;
 
 /// Between two looks at the tasks, at least.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A look may cost this part of our time at most, however many tasks there are.
-const LOOK_SHARE: u32 = 10;
+const LOOK_SHARE: u32 = 4;
 
 /// For one statement.
 const DATABASE_DEADLINE: Duration = Duration::from_secs(30);
-
-/// Attempts of a task that always fails, and of the others: a kill may cost one.
-const ATTEMPTS: i32 = 3;
 
 /// A short first wait between attempts.
 const OPTIONS: &[u8] = br#"{"backoff_base_ms": 100}"#;
@@ -128,7 +125,9 @@ fn opening(args: &Args, stage: &Stage) -> String {
     )
 }
 
-/// Enqueues, looks on, and strikes when half has ended; until all have, or the deadline passes.
+/// Enqueues, looks on, and strikes when half of the work is done; until all tasks have ended, or the deadline passes.
+///
+/// Half of the work, not of the ends: new tasks come before retries, so most ends fall into the last third.
 async fn run_tasks(
     args: &Args,
     stage: &mut Stage,
@@ -136,6 +135,10 @@ async fn run_tasks(
     producer: &mut Producer,
 ) -> anyhow::Result<()> {
     let tasks = u64::from(args.tasks);
+    let expected: u64 = Kind::in_turn(0)
+        .take(args.tasks as usize)
+        .map(Kind::tries)
+        .sum();
     let deadline = Instant::now() + stage::deadline(args.tasks);
     let mut next_look = Instant::now() + LOOK;
     loop {
@@ -154,14 +157,14 @@ async fn run_tasks(
         let tally = Tally::of(&states, &producer.kinds);
         let ended = tally.total().ended();
         display.show(&tally, &stage.processes);
-        if stage.kills.is_empty() && ended * 2 >= tasks {
+        if ended == tasks {
+            return Ok(());
+        }
+        if stage.kills.is_empty() && tries(&states) * 2 >= expected {
             stage.strike(args).await?;
             for kill in &stage.kills {
                 display.say(&format!("{kill} ({ended} of {tasks} tasks had ended)"));
             }
-        }
-        if ended == tasks {
-            return Ok(());
         }
         if Instant::now() >= deadline {
             output::say(&format!(
@@ -207,17 +210,13 @@ struct Producer {
 impl Producer {
     /// One transaction with so many more tasks, the types in turn.
     async fn enqueue(&mut self, count: usize) -> anyhow::Result<()> {
-        let kinds = Kind::ALL
-            .into_iter()
-            .cycle()
-            .skip(self.kinds.len() % Kind::ALL.len());
-        let kinds: Vec<Kind> = kinds.take(count).collect();
+        let kinds: Vec<Kind> = Kind::in_turn(self.kinds.len()).take(count).collect();
         let tasks = kinds.iter().enumerate().map(|(n, kind)| NewTask {
             namespace: Some(self.namespace.clone()),
             task_queue: Some(QUEUE.to_owned()),
             task_type: Some(kind.name().to_owned()),
             payload: Some(format!("{{\"number\": {}}}", self.kinds.len() + n).into()),
-            max_attempts: (*kind == Kind::AlwaysFails).then_some(ATTEMPTS),
+            max_attempts: kind.max_attempts(),
             options: Some(OPTIONS.into()),
             ..NewTask::default()
         });

@@ -137,8 +137,10 @@ impl Process {
     async fn stop(&mut self, end: Instant) {
         self.signal(Signal::SIGTERM);
         if timeout_at(end, self.child.wait()).await.is_err() {
+            tracing::debug!(name = self.name, "did not stop in time");
             self.child.kill().await.ok();
         }
+        tracing::debug!(name = self.name, "stopped");
         self.life = Life::Stopped;
     }
 

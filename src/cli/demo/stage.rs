@@ -1,5 +1,6 @@
 //! What the demo runs on: the database, the processes, and the end of both.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -263,10 +264,15 @@ impl Stage {
         let workers = self.processes.iter().filter(|one| one.role == Role::Worker);
         for worker in workers {
             let path: PathBuf = self.scratch.path().join(format!("{}.ledger", worker.name));
-            runs.extend(
-                ledger::read(path)
-                    .with_context(|| format!("reading the ledger of {}", worker.name))?,
-            );
+            match ledger::read(path) {
+                Ok(of_worker) => runs.extend(of_worker),
+                // It was stopped before it had begun.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    let what = format!("reading the ledger of {}", worker.name);
+                    return Err(anyhow::Error::new(error).context(what));
+                }
+            }
         }
         Ok(runs)
     }

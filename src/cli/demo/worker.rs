@@ -15,6 +15,9 @@ pub(super) const QUEUE: &str = "demo";
 /// Attempts that the second type fails.
 const FAILS: u32 = 2;
 
+/// Attempts of a task that always fails.
+const ATTEMPTS: i32 = 3;
+
 /// Every handler takes up to so long, so that work is in flight at any moment.
 const LONGEST_RUN_MS: u64 = 5;
 
@@ -57,6 +60,25 @@ impl Kind {
             Self::Succeeds => "succeeds",
             Self::FailsTwice => "fails-twice",
             Self::AlwaysFails => "always-fails",
+        }
+    }
+
+    /// One of each, again and again, from number `first` on.
+    pub(super) fn in_turn(first: usize) -> impl Iterator<Item = Self> {
+        let kinds = Self::ALL.into_iter().cycle();
+        kinds.skip(first % Self::ALL.len())
+    }
+
+    /// None is the server's own limit, out of reach: a kill may cost an attempt.
+    pub(super) fn max_attempts(self) -> Option<i32> {
+        (self == Self::AlwaysFails).then_some(ATTEMPTS)
+    }
+
+    /// Tries until the end, when none is cut off.
+    pub(super) fn tries(self) -> u64 {
+        match self {
+            Self::Succeeds => 1,
+            Self::FailsTwice | Self::AlwaysFails => 3,
         }
     }
 
