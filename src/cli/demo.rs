@@ -95,6 +95,7 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 async fn play(args: &Args, stage: &mut Stage, display: &mut Display) -> anyhow::Result<Summary> {
+    display.say("starting PostgreSQL, replicas and workers");
     stage.open_database(args).await?;
     stage.raise(args).await?;
     display.say(&opening(args, stage));
@@ -112,16 +113,17 @@ async fn play(args: &Args, stage: &mut Stage, display: &mut Display) -> anyhow::
 fn opening(args: &Args, stage: &Stage) -> String {
     let timing = stage.timing;
     format!(
-        "{} tasks, {} replicas, {} workers of {} slots; a replica is dead after {} ms of silence (beats every {} ms), \
-         a worker may be away for {} ms; namespace {}",
+        "{} tasks in namespace {}, {} replicas, {} workers of {} slots\n\
+         fencepost: a replica is dead after {} ms of silence (it beats every {} ms), a worker may be \
+         away for {} ms",
         args.tasks,
+        stage.namespace,
         args.replicas,
         args.workers,
         stage.slots,
         timing.dead_after_ms,
         timing.beat_ms,
         timing.reconnect_grace_ms,
-        stage.namespace,
     )
 }
 
@@ -176,6 +178,14 @@ async fn run_tasks(
             return Ok(());
         }
     }
+}
+
+/// Handlers' answers that were recorded so far, or close to it: a lost delivery counts too.
+fn tries(states: &[State]) -> u64 {
+    let of = |state: &State| {
+        u64::try_from(state.attempt).unwrap_or(0) + u64::from(state.stand == Stand::Done)
+    };
+    states.iter().map(of).sum()
 }
 
 async fn judge(args: &Args, stage: &Stage, producer: &Producer) -> anyhow::Result<Summary> {

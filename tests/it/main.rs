@@ -21,6 +21,7 @@
 mod architecture;
 mod commands;
 mod config;
+mod demo;
 mod doors;
 mod embedded;
 mod handover;

@@ -103,8 +103,9 @@ impl Stage {
         })
     }
 
+    /// To a millisecond.
     fn elapsed_s(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
+        (self.began.elapsed().as_secs_f64() * 1000.0).round() / 1000.0
     }
 
     /// How to reach the database, once it is open.

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use comfy_table::CellAlignment;
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::evidence::Evidence;
 use super::stage::{Kill, Stage, Timing};
 use super::watch::Counts;
-use crate::cli::output;
 use crate::store::demo::Times;
 use crate::worker::ledger::Run;
 
@@ -167,8 +167,8 @@ impl Summary {
                 "start and end of all processes included",
             ),
         ]);
-        let mut table = output::table(&["", "", ""]);
-        table.set_header(Vec::<&str>::new());
+        let mut table = Table::new();
+        table.load_style(NOTHING);
         for (name, number, meaning) in rows {
             table.add_row([name, number.as_str(), meaning]);
         }
@@ -196,7 +196,7 @@ impl std::fmt::Display for Kill {
         } = self;
         write!(
             f,
-            "{name} (process {pid}) was killed with SIGKILL after {at_s:.1} s; {replaced_by} took its place"
+            "{at_s:.1} s: {name} (process {pid}) killed with SIGKILL, {replaced_by} takes its place"
         )
     }
 }
