@@ -287,10 +287,11 @@ impl Stage {
     pub(super) async fn stop(mut self) {
         self.stop_workers().await;
         stop_all(&mut self.processes, Role::Replica).await;
-        if let Some(database) = self.database.take()
-            && let Err(error) = database.stop().await
+        // Its data goes with it, so no checkpoint: on a busy disk that takes seconds.
+        if let Some(database) = &mut self.database
+            && let Err(error) = database.kill().await
         {
-            tracing::warn!(%error, "the private PostgreSQL did not stop in an orderly way");
+            tracing::warn!(%error, "the private PostgreSQL did not stop");
         }
     }
 
