@@ -509,7 +509,8 @@ begin
         extract(epoch from given.run_timeout) * 1000
     from given
     cross join lateral (
-        select coalesce(given.run_at, enqueued + coalesce(given.delay, interval '0')) as at
+        -- Never in the past: such a row would lie below the low-water marks.
+        select greatest(given.run_at, enqueued + coalesce(given.delay, interval '0')) as at
     ) as due;
 
     -- Advice for replicas that sleep; the lock that a notifying commit takes is not worth it for the others.

@@ -13,16 +13,17 @@ from (
         held.*,
         dispatcher.draining as gentle
     from fencepost.dispatcher
-    cross join lateral (
-        select
-            live.id,
-            live.epoch,
-            live.fence,
-            live.dispatcher
-        from fencepost.live
-        where live.dispatcher = dispatcher.id
-        limit $1::int
-    ) as held
+    cross join
+        lateral (
+            select
+                live.id,
+                live.epoch,
+                live.fence,
+                live.dispatcher
+            from fencepost.live
+            where live.dispatcher = dispatcher.id
+            limit $1::int
+        ) as held
     where dispatcher.dead_at is not null
 
     union all
