@@ -165,12 +165,13 @@ buried as (
     from judged
     -- The limit keeps each id a look into its own partition: a join could walk one that was empty when it was
     -- last analysed.
-    cross join lateral (
-        select found.*
-        from fencepost.task as found
-        where found.id = judged.id
-        limit 1
-    ) as task
+    cross join
+        lateral (
+            select found.*
+            from fencepost.task as found
+            where found.id = judged.id
+            limit 1
+        ) as task
     where judged.goes = 'dead'
 )
 
