@@ -31,6 +31,7 @@ mod model;
 mod plans;
 mod producers;
 mod producers_meet;
+mod lifecycle;
 mod sdk;
 mod sdk_command;
 mod statements;

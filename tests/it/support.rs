@@ -1,4 +1,5 @@
-//! What the tests share: a server for this process, a database for each test, and waiting for events.
+//! What the tests share: a server for this process, a database for each test, waiting for events, and the two ends
+//! of every wire: real replicas, scripted workers and dispatchers, a proxy in between.
 
 mod cluster;
 mod container;
@@ -7,9 +8,16 @@ mod eventually;
 pub mod plan;
 mod producers;
 pub mod queue;
+mod replica;
 pub mod scripted_dispatcher;
+pub mod scripted_worker;
+pub mod tasks;
+mod tcp_proxy;
 
 pub use database::TestDb;
 pub use eventually::eventually;
 pub use producers::Producers;
 pub use queue::Queue;
+pub use replica::Replica;
+pub use scripted_worker::ScriptedWorker;
+pub use tcp_proxy::TcpProxy;
