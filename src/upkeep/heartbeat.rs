@@ -123,6 +123,8 @@ async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
     let Some(seen) = seen else { return Ok(false) };
     hub.fitness.beaten(sent);
     if !was_fit {
+        // Frozen, or cut off: beats that stood still meanwhile may be those of others that were frozen too.
+        judge.blinded();
         hub.wakes.everything();
     }
     take_up(hub, &seen);
