@@ -51,6 +51,10 @@ impl Session {
     /// Queues a frame for the stream. False: the stream has ended, or its reader is so far behind that it is
     /// ended now; the frame will not arrive.
     pub fn push(&self, frame: Frame) -> bool {
+        // Its deliveries have been collected, or will be right away: what is queued now would be in neither.
+        if self.end.is_cancelled() {
+            return false;
+        }
         let sent = self
             .outbound
             .try_send(DispatcherFrame { frame: Some(frame) });
