@@ -216,6 +216,17 @@ impl InFlight {
         news
     }
 
+    /// Which of these are to stop, and over which session they went.
+    pub fn cancelled(&self, tokens: &[Token]) -> Vec<(Token, SessionId)> {
+        let all = self.deliveries.lock();
+        let to_stop = |token: &Token| {
+            all.get(&token.id)
+                .filter(|delivery| delivery.token == *token && delivery.cancelled_at.is_some())
+                .map(|delivery| (*token, delivery.session))
+        };
+        tokens.iter().filter_map(to_stop).collect()
+    }
+
     /// Takes out the deliveries whose time is over, with what that means.
     pub fn overdue(&self, limits: Limits, now: Instant) -> Vec<(Delivery, Outcome)> {
         let mut all = self.deliveries.lock();

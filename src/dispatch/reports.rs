@@ -216,13 +216,17 @@ pub async fn resume(
             slot: hub.fleet.occupy(session.id),
             settle_accepted: false,
             stage: Stage::Running(now, now),
-            cancelled_at: None,
+            cancelled_at: cancel_requested.then_some(now),
         }]);
-        if cancel_requested {
-            cancel(hub, &[claim.token], "The task is being cancelled.");
-        }
     }
     Ok(resumed)
+}
+
+/// Tells the workers of these tasks once more to stop, where they are to: they may have been away when it was said.
+pub fn remind(hub: &Hub, tokens: &[Token]) {
+    for (token, session) in hub.in_flight.cancelled(tokens) {
+        tell_to_stop(hub, token, session, "The task is being cancelled.");
+    }
 }
 
 /// Asks the workers of these tasks to stop, once each.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -73,13 +73,15 @@ impl WorkerService for GrpcDoor {
         let worker_id = format!("{}-{:08x}", hub.dispatcher, fastrand::u32(..));
         let admitted =
             admit(register, worker_id, "grpc", self.settings.max_frame_bytes).map_err(to_status)?;
-        let opened = session::open(&hub, self.settings, admitted).await;
-        let opened = opened.map_err(|error| {
-            Status::unavailable(format!("The tasks can't be taken up: {error}."))
-        })?;
-        let (session, worker) = opened.handle();
+        let (opened, open) = oneshot::channel();
         self.sessions
-            .spawn(session::run(hub, self.settings, session, worker, inbound));
+            .spawn(session::live(hub, self.settings, admitted, inbound, opened));
+        let open = open.await;
+        let opened = open
+            .map_err(|_| Status::internal("The session ended before it began."))?
+            .map_err(|error| {
+                Status::unavailable(format!("The tasks can't be taken up: {error}."))
+            })?;
         Ok(Response::new(outbound(opened)))
     }
 }
@@ -115,7 +117,7 @@ fn to_status(denied: Denied) -> Status {
 
 /// The frames of the session until it ends; what is queued by then still goes out.
 fn outbound(opened: Opened) -> Frames {
-    let Opened { frames, end, .. } = opened;
+    let Opened { frames, end } = opened;
     let frames = stream::unfold((frames, end), |(mut frames, end)| async move {
         let next = tokio::select! {
             biased;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -57,8 +57,41 @@ pub struct Opened {
     pub frames: mpsc::Receiver<DispatcherFrame>,
     /// Fires when the stream is to end, after the frames that are queued.
     pub end: CancellationToken,
-    session: Session,
-    worker: Arc<Profile>,
+}
+
+/// One session from its registration to its end. It belongs in a task of its own, since a door's call ends with a
+/// worker that goes away meanwhile, and what that worker brought along must not be forgotten half-way. `opened`
+/// learns the door's side, or why there is none.
+pub(super) async fn live<S, E>(
+    hub: Arc<Hub>,
+    settings: Settings,
+    admitted: Admitted,
+    inbound: S,
+    opened: oneshot::Sender<Result<Opened, store::Error>>,
+) where
+    S: Stream<Item = Result<WorkerFrame, E>> + Unpin,
+    E: std::fmt::Display,
+{
+    let (door, session, worker) = match open(&hub, settings, admitted).await {
+        Ok(open) => open,
+        Err(error) => {
+            // Nobody waits for it any more: then nobody has to be told.
+            opened.send(Err(error)).ok();
+            return;
+        }
+    };
+    let reason = if opened.send(Ok(door)).is_ok() {
+        talk(&hub, settings, &session, &worker, inbound).await
+    } else {
+        "it went away before it was welcomed".into()
+    };
+    reports::disconnected(&hub, session.id);
+    tracing::info!(
+        session = session.id,
+        worker = worker.worker_id,
+        reason,
+        "worker disconnected"
+    );
 }
 
 /// Opens a session for an admitted worker: takes up the tasks that it brings along, and welcomes it. Tasks go to
@@ -66,11 +99,11 @@ pub struct Opened {
 ///
 /// # Errors
 /// Those of the database, when the worker brought tasks along; it may try again.
-pub async fn open(
+async fn open(
     hub: &Hub,
     settings: Settings,
     admitted: Admitted,
-) -> Result<Opened, store::Error> {
+) -> Result<(Opened, Session, Arc<Profile>), store::Error> {
     let (outbound, frames) = mpsc::channel(OUTBOUND);
     let end = hub.ended.child_token();
     let session = Session::new(hub.fleet.next_session(), outbound, end.clone());
@@ -100,6 +133,7 @@ pub async fn open(
         max_result_bytes: hub.settings.max_result_bytes as u64,
     };
     session.push(Down::Welcome(welcome));
+    reports::remind(hub, &resumed);
     tracing::info!(
         session = session.id,
         worker = worker.worker_id,
@@ -108,42 +142,10 @@ pub async fn open(
         resumed = resumed.len(),
         "worker connected"
     );
-    Ok(Opened {
-        frames,
-        end,
-        session,
-        worker,
-    })
-}
-
-impl Opened {
-    /// What the session's loop needs, apart from the frames that the door sends.
-    pub(super) fn handle(&self) -> (Session, Arc<Profile>) {
-        (self.session.clone(), Arc::clone(&self.worker))
-    }
+    Ok((Opened { frames, end }, session, worker))
 }
 
 /// Reads the worker's frames until its stream ends, it falls silent, or the session is ended from here.
-pub(super) async fn run<S, E>(
-    hub: Arc<Hub>,
-    settings: Settings,
-    session: Session,
-    worker: Arc<Profile>,
-    inbound: S,
-) where
-    S: Stream<Item = Result<WorkerFrame, E>> + Unpin,
-    E: std::fmt::Display,
-{
-    let reason = talk(&hub, settings, &session, &worker, inbound).await;
-    reports::disconnected(&hub, session.id);
-    tracing::info!(
-        session = session.id,
-        worker = worker.worker_id,
-        reason,
-        "worker disconnected"
-    );
-}
-
 async fn talk<S, E>(
     hub: &Hub,
     settings: Settings,
