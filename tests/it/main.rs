@@ -35,6 +35,7 @@ mod lifecycle;
 mod sdk;
 mod sdk_command;
 mod statements;
+mod sessions;
 mod store;
 mod support;
 mod transitions;
