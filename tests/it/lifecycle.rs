@@ -24,7 +24,7 @@ pub const SHORT: &[(&str, &str)] = &[
 pub struct Stage {
     pub replica: Replica,
     pub db: tokio_postgres::Client,
-    pub test: TestDb,
+    _test: TestDb,
 }
 
 impl Stage {
@@ -33,7 +33,7 @@ impl Stage {
         let env: Vec<_> = SHORT.iter().chain(env).copied().collect();
         let replica = Replica::start(&test.url(), &env).await;
         let db = test.connect().await;
-        Self { replica, db, test }
+        Self { replica, db, _test: test }
     }
 
     pub async fn worker(&self) -> ScriptedWorker {

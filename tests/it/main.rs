@@ -32,6 +32,7 @@ mod plans;
 mod producers;
 mod producers_meet;
 mod lifecycle;
+mod outage;
 mod sdk;
 mod sdk_command;
 mod statements;
