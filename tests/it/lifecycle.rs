@@ -33,7 +33,11 @@ impl Stage {
         let env: Vec<_> = SHORT.iter().chain(env).copied().collect();
         let replica = Replica::start(&test.url(), &env).await;
         let db = test.connect().await;
-        Self { replica, db, _test: test }
+        Self {
+            replica,
+            db,
+            _test: test,
+        }
     }
 
     pub async fn worker(&self) -> ScriptedWorker {

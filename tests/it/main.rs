@@ -31,6 +31,7 @@ mod model;
 mod plans;
 mod producers;
 mod producers_meet;
+mod frozen;
 mod lifecycle;
 mod outage;
 mod sdk;
