@@ -44,6 +44,8 @@ struct Sweeper {
     poll_at: Instant,
     /// When such a look may be taken at the earliest.
     scan_from: Instant,
+    /// The last one found due rows, which hide when the next row of their lane is due.
+    due_seen: bool,
     sleeping: bool,
     busy: u32,
 }
@@ -56,6 +58,7 @@ pub async fn run(hub: Arc<Hub>) {
         lanes: Lanes::default(),
         poll_at: Instant::now(),
         scan_from: Instant::now(),
+        due_seen: false,
         sleeping: false,
         busy: 0,
     };
@@ -97,8 +100,12 @@ impl Sweeper {
                 self.wait(later).await;
                 return Ok(());
             }
-            // News that brought nothing: the rows are taken, or due a little later. The scan tells.
-            Found::Nothing if news && self.scan_from < self.poll_at => {
+            // News that brought nothing: the rows are taken, or due a little later. The scan tells, also what is due
+            // behind rows that it found last time and that are taken now.
+            Found::Nothing
+                if (news || (self.busy > 0 && self.due_seen)) && self.scan_from < self.poll_at =>
+            {
+                self.busy = 0;
                 self.poll_at = self.scan_from;
                 return Ok(());
             }
@@ -244,6 +251,7 @@ impl Sweeper {
             })
             .await?;
         let now = Instant::now();
+        self.due_seen = due.iter().any(|lane| lane.due_in.is_zero());
         let poll = self.jittered_poll();
         let next = self.lanes.note_due(&due, now).unwrap_or(poll);
         let pause = ((now - started) * SCAN_SHARE).clamp(SCAN_PAUSE, poll);
