@@ -252,6 +252,7 @@ async fn a_frozen_worker_s_late_report_is_superseded() {
     let mut frozen = ScriptedWorker::connect(&replica.url()).await;
     let id = enqueue(&db, "").await;
     let task = frozen.accept_next().await;
+    frozen.hush();
     let mut other = ScriptedWorker::connect(&replica.url()).await;
     let again = other.accept_next().await;
     assert_eq!((again.task_id, again.attempt), (id, 2));
@@ -356,8 +357,7 @@ async fn tasks_of_a_killed_worker_are_tried_again_elsewhere() {
     })
     .await;
     let mut other = ScriptedWorker::connect_with_slots(&replica.url(), 3).await;
-    // Whether a claim has been accepted is known to the replica alone: a wait of no consequence for the result
-    // would hide which, so both answers are taken.
+    // Whether one had been accepted is known to the replica alone: then it is a second attempt.
     victim.kill().await.unwrap();
     for _ in &ids {
         let task = other.accept_next().await;

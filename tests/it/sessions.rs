@@ -116,7 +116,7 @@ async fn a_worker_that_answers_no_ping_is_lost() {
     assert_eq!(silent.welcome.silence_window_ms, 800);
     let id = enqueue(&stage.db, "").await;
     silent.accept_next().await;
-    // From here on nobody reads its stream.
+    silent.hush();
     let mut other = stage.worker().await;
     let again = other.accept_next().await;
     assert_eq!((again.task_id, again.attempt), (id, 2));

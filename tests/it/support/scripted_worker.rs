@@ -1,4 +1,6 @@
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +12,7 @@ use fencepost::proto::worker::{
     worker_frame::Frame as Out,
 };
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
@@ -18,12 +21,17 @@ const STEP: Duration = Duration::from_secs(20);
 
 const FRAME_BYTES: usize = 64 << 20;
 
-/// A worker that does what the test says, frame by frame. It answers pings while the test waits for something;
-/// nothing else is done by itself.
+/// Frames that may wait for the test: more than any test leaves unread.
+const UNREAD: usize = 100_000;
+
+/// A worker that does what the test says, frame by frame. It answers pings, until it is hushed; nothing else is done
+/// by itself. Dropped, its stream is reset.
 #[derive(Debug)]
 pub struct ScriptedWorker {
     frames: mpsc::Sender<WorkerFrame>,
-    inbound: Streaming<DispatcherFrame>,
+    inbound: mpsc::Receiver<In>,
+    hushed: Arc<AtomicBool>,
+    _reading: JoinSet<()>,
     pub welcome: Welcome,
     tasks: VecDeque<Task>,
     acks: VecDeque<ResultAck>,
@@ -92,9 +100,20 @@ impl ScriptedWorker {
             Some(In::Welcome(welcome)) => welcome,
             other => panic!("not Welcome: {other:?}"),
         };
+        let (unread, read) = mpsc::channel(UNREAD);
+        let hushed = Arc::new(AtomicBool::new(false));
+        let mut reading = JoinSet::new();
+        reading.spawn(self::read(
+            inbound,
+            frames.clone(),
+            unread,
+            Arc::clone(&hushed),
+        ));
         Ok(Self {
             frames,
-            inbound,
+            inbound: read,
+            hushed,
+            _reading: reading,
             welcome,
             tasks: VecDeque::new(),
             acks: VecDeque::new(),
@@ -105,21 +124,20 @@ impl ScriptedWorker {
 
     /// Takes one frame in; false when the stream has ended.
     async fn pump(&mut self) -> bool {
-        let Ok(Some(frame)) = self.inbound.message().await else {
-            return false;
-        };
-        match frame.frame {
+        match self.inbound.recv().await {
             Some(In::Tasks(tasks)) => self.tasks.extend(tasks.tasks),
             Some(In::Acks(acks)) => self.acks.extend(acks.acks),
             Some(In::Cancel(cancel)) => self.cancels.push_back(cancel),
             Some(In::GoAway(go_away)) => self.go_aways.push_back(go_away),
-            Some(In::Ping(ping)) => {
-                let sequence = ping.sequence;
-                self.send(Out::Pong(Pong { sequence })).await;
-            }
-            Some(In::Pong(_) | In::Welcome(_)) | None => {}
+            Some(In::Ping(_) | In::Pong(_) | In::Welcome(_)) => {}
+            None => return false,
         }
         true
+    }
+
+    /// From here on pings go without an answer.
+    pub fn hush(&self) {
+        self.hushed.store(true, Ordering::Relaxed);
     }
 
     async fn wait<T>(&mut self, take: impl Fn(&mut Self) -> Option<T>) -> T {
@@ -183,7 +201,7 @@ impl ScriptedWorker {
         self.tasks.into()
     }
 
-    /// Whether a task comes within this time. Pings are answered meanwhile.
+    /// Waits for this time, in which no task may come.
     pub async fn gets_nothing_for(&mut self, time: Duration) {
         let came = tokio::time::timeout(time, async {
             while self.tasks.is_empty() && self.pump().await {}
@@ -242,6 +260,31 @@ impl ScriptedWorker {
         let frame = WorkerFrame { frame: Some(frame) };
         // A stream that has ended shows in what the test waits for next.
         self.frames.send(frame).await.ok();
+    }
+}
+
+/// Reads the stream to its end.
+async fn read(
+    mut inbound: Streaming<DispatcherFrame>,
+    answers: mpsc::Sender<WorkerFrame>,
+    unread: mpsc::Sender<In>,
+    hushed: Arc<AtomicBool>,
+) {
+    while let Ok(Some(frame)) = inbound.message().await {
+        let Some(frame) = frame.frame else { continue };
+        if let In::Ping(ping) = frame {
+            let pong = WorkerFrame {
+                frame: Some(Out::Pong(Pong {
+                    sequence: ping.sequence,
+                })),
+            };
+            if !hushed.load(Ordering::Relaxed) {
+                // A stream that has ended shows in the next frame.
+                answers.send(pong).await.ok();
+            }
+        } else if unread.send(frame).await.is_err() {
+            return;
+        }
     }
 }
 
