@@ -212,11 +212,12 @@ async fn replicas_that_were_frozen_together_bury_nobody() {
     for id in &ids {
         beats(&db, *id, 2).await;
     }
-    for replica in &replicas {
-        replica.signal(Signal::SIGSTOP);
-    }
-    // The fault itself: a freeze of longer than the death time.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    replicas[1].signal(Signal::SIGSTOP);
+    // The first has seen where the other's beat stands, and freezes too.
+    beats(&db, ids[0], 3).await;
+    replicas[0].signal(Signal::SIGSTOP);
+    // The fault itself: together they are silent for longer than the death time.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
     for (replica, id) in replicas.iter().zip(&ids) {
         replica.signal(Signal::SIGCONT);
         beats(&db, *id, 2).await;
@@ -260,7 +261,7 @@ async fn a_frozen_worker_s_late_report_is_superseded() {
     other.recorded(&again).await;
     let before = rows(&db).await;
     let mut thawed = ScriptedWorker::resume(&replica.url(), &[&task]).await;
-    assert_eq!(thawed.welcome.abandoned, [task.token.clone()]);
+    assert_eq!(thawed.welcome.abandoned, std::slice::from_ref(&task.token));
     thawed.succeed(&task, "1").await;
     thawed.superseded(&task).await;
     assert_eq!(rows(&db).await, before);

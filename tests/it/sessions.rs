@@ -38,7 +38,7 @@ async fn a_lost_connection_is_another_try_elsewhere_after_the_grace() {
     );
     // The lost one comes back too late, and is told so.
     let late = ScriptedWorker::resume(&stage.replica.url(), &[&task]).await;
-    assert_eq!(late.welcome.abandoned, [task.token.clone()]);
+    assert_eq!(late.welcome.abandoned, std::slice::from_ref(&task.token));
     assert!(late.welcome.resumed.is_empty());
     other.succeed(&again, "2").await;
     other.recorded(&again).await;
@@ -67,7 +67,7 @@ async fn a_worker_that_comes_back_in_time_goes_on_with_its_task() {
     let mut other = stage.worker().await;
     drop(worker);
     let mut back = ScriptedWorker::resume(&stage.replica.url(), &[&task]).await;
-    assert_eq!(back.welcome.resumed, [task.token.clone()]);
+    assert_eq!(back.welcome.resumed, std::slice::from_ref(&task.token));
     // Longer than the grace: nobody else gets it.
     other.gets_nothing_for(Duration::from_millis(1200)).await;
     assert_eq!(live(&stage.db, id).await.unwrap().fence, 1);
@@ -100,7 +100,7 @@ async fn a_worker_whose_old_stream_is_still_open_may_come_back() {
     // The network swallows everything; the replica believes in the old stream until its pings say otherwise.
     proxy.hold();
     let mut back = ScriptedWorker::resume(&stage.replica.url(), &[&task]).await;
-    assert_eq!(back.welcome.resumed, [task.token.clone()]);
+    assert_eq!(back.welcome.resumed, std::slice::from_ref(&task.token));
     proxy.cut();
     // The end of the old stream takes nothing away from the new one.
     back.gets_nothing_for(Duration::from_millis(1200)).await;
@@ -358,7 +358,7 @@ async fn a_task_that_is_being_cancelled_is_adopted_and_its_worker_told() {
         Some(200)
     );
     let mut back = ScriptedWorker::resume(&first.url(), &[&task]).await;
-    assert_eq!(back.welcome.resumed, [task.token.clone()]);
+    assert_eq!(back.welcome.resumed, std::slice::from_ref(&task.token));
     back.cancelled(&task).await;
     back.fail(&task, FailureKind::Cancelled, "stopped").await;
     back.recorded(&task).await;

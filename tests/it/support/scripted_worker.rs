@@ -187,7 +187,7 @@ impl ScriptedWorker {
     /// Waits to be asked to stop this task.
     pub async fn cancelled(&mut self, task: &Task) {
         let cancel = self.wait(|worker| worker.cancels.pop_front()).await;
-        assert_eq!(cancel.tokens, [task.token.clone()]);
+        assert_eq!(cancel.tokens, std::slice::from_ref(&task.token));
     }
 
     /// Waits to be sent elsewhere.
