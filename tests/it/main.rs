@@ -26,6 +26,7 @@ mod doors;
 mod embedded;
 mod frozen;
 mod handover;
+mod history;
 mod interleavings;
 mod interventions;
 mod lifecycle;

@@ -88,7 +88,9 @@ impl ScriptedWorker {
         };
         frames.send(frame).await.unwrap();
         let endpoint = tonic::transport::Endpoint::from_shared(url.to_owned()).unwrap();
-        let client = WorkerServiceClient::new(endpoint.connect().await.unwrap());
+        let channel = endpoint.connect().await;
+        let channel = channel.map_err(|error| Status::unavailable(error.to_string()))?;
+        let client = WorkerServiceClient::new(channel);
         let mut client = client
             .max_decoding_message_size(FRAME_BYTES)
             .max_encoding_message_size(FRAME_BYTES);
@@ -155,6 +157,17 @@ impl ScriptedWorker {
     /// The next task, neither accepted nor refused yet.
     pub async fn task(&mut self) -> Task {
         self.wait(|worker| worker.tasks.pop_front()).await
+    }
+
+    /// The next task; none when the stream ends first, or nothing comes for a while.
+    pub async fn next_task(&mut self) -> Option<Task> {
+        let next = async {
+            while self.tasks.is_empty() && self.pump().await {}
+            self.tasks.pop_front()
+        };
+        tokio::time::timeout(Duration::from_secs(2), next)
+            .await
+            .ok()?
     }
 
     /// The next task, accepted.

@@ -1,0 +1,344 @@
+//! The long run: replicas, workers and backends are killed at random under load, and a checker reads what was
+//! recorded.
+
+mod checker;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use fencepost::proto::worker::RefusedReason;
+use fencepost::worker::{Failure, Options, Success, Task, Worker, ledger};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::task::JoinSet;
+use tokio_postgres::Client;
+
+use crate::support::tasks::{count, enqueue_many};
+use crate::support::{Replica, ScriptedWorker, TestDb};
+use checker::{End, Failed, History, check};
+
+const TASKS: usize = 20_000;
+const MAX_ATTEMPTS: i32 = 6;
+const REPLICAS: usize = 3;
+/// One more is unruly, and lives in this process.
+const WORKERS: usize = 5;
+/// The chaos ends with this time, or when so much is done.
+const CHAOS: Duration = Duration::from_secs(35);
+const CHAOS_SHARE: f64 = 0.8;
+/// From then on everything ends by itself.
+const CALM: Duration = Duration::from_secs(120);
+
+/// A replica that answers no registration for so long has been killed meanwhile.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const SETTINGS: &[(&str, &str)] = &[
+    ("REPLICA__BEAT", "300ms"),
+    ("REPLICA__DEAD_AFTER", "2s"),
+    ("WORKERS__RECONNECT_GRACE", "500ms"),
+    ("WORKERS__ACCEPT_TIMEOUT", "2s"),
+    ("TASKS__BACKOFF_BASE", "20ms"),
+    ("TASKS__BACKOFF_MAX", "300ms"),
+    ("TASKS__MAX_ATTEMPTS", "6"),
+];
+
+/// Run by the long test in processes of their own: a worker whose handlers fail, panic and snooze at random. It
+/// stops when its stdin ends.
+#[tokio::test]
+#[ignore = "a worker of the_long_run_keeps_every_rule"]
+async fn worker_process() {
+    let options = Options {
+        connect: std::env::var("HISTORY_CONNECT")
+            .unwrap()
+            .split(',')
+            .map(str::to_owned)
+            .collect(),
+        task_queue: "q".into(),
+        slots: 32,
+        ledger: Some(std::env::var("HISTORY_LEDGER").unwrap().into()),
+        ..Options::default()
+    };
+    let worker = Worker::new(options).handle("t", async |_: Task| {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..30))).await;
+        match fastrand::u32(0..100) {
+            0..6 => Err(Failure::retryable("odd", "as it happens")),
+            6 => Err(Failure::terminal("hopeless", "as it happens")),
+            7 => panic!("as it happens"),
+            8..11 => Err(Failure::Snooze {
+                after: Duration::from_millis(fastrand::u64(0..200)),
+            }),
+            _ => Ok(Success::json(1)),
+        }
+    });
+    let stop = async {
+        // Whatever is read: the end is what counts.
+        tokio::io::stdin().read_to_end(&mut Vec::new()).await.ok();
+    };
+    worker.run(stop).await.unwrap();
+}
+
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+impl Process {
+    /// Its first dispatcher is the one at `first`.
+    fn start(urls: &[String], first: usize, ledger: &Path) -> Self {
+        let mut urls = urls.to_vec();
+        urls.rotate_left(first % REPLICAS);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "history::worker_process", "--ignored"])
+            .env("HISTORY_CONNECT", urls.join(","))
+            .env("HISTORY_LEDGER", ledger)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        Self { child, stdin }
+    }
+
+    async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Lets it drain.
+    async fn stop(mut self) {
+        drop(self.stdin.take());
+        let ended = tokio::time::timeout(Duration::from_secs(40), self.child.wait()).await;
+        assert!(ended.expect("the worker drains").unwrap().success());
+    }
+}
+
+/// A worker that refuses, says nothing, or goes away with what it has accepted; it never reports.
+async fn be_unruly(urls: Vec<String>) {
+    loop {
+        let url = &urls[fastrand::usize(..urls.len())];
+        let wide = fencepost::proto::worker::Register {
+            slots: 8,
+            ..crate::support::scripted_worker::register()
+        };
+        // A replica may be down just now, or not registered yet.
+        let Ok(Ok(mut worker)) =
+            tokio::time::timeout(PATIENCE, ScriptedWorker::register(url, wide)).await
+        else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        for _ in 0..fastrand::usize(1..40) {
+            let Some(task) = worker.next_task().await else {
+                break;
+            };
+            match fastrand::u32(0..10) {
+                0 => worker.accept(&[&task]).await,
+                1 => {}
+                2 => worker.refuse(&task, RefusedReason::Draining).await,
+                3 => worker.refuse(&task, RefusedReason::UnknownType).await,
+                _ => worker.refuse(&task, RefusedReason::NoSlot).await,
+            }
+        }
+    }
+}
+
+/// All that is there to be killed.
+struct Scene {
+    test: TestDb,
+    db: Client,
+    replicas: Vec<Replica>,
+    urls: Vec<String>,
+    workers: Vec<Process>,
+    directory: tempfile::TempDir,
+    ledgers: Vec<PathBuf>,
+}
+
+impl Scene {
+    async fn set() -> Self {
+        let test = TestDb::new().await;
+        let db = test.connect().await;
+        let mut replicas = Vec::new();
+        for _ in 0..REPLICAS {
+            replicas.push(Replica::start(&test.url(), SETTINGS).await);
+        }
+        let urls = replicas.iter().map(Replica::url).collect();
+        let mut scene = Self {
+            test,
+            db,
+            replicas,
+            urls,
+            workers: Vec::new(),
+            directory: tempfile::tempdir().unwrap(),
+            ledgers: Vec::new(),
+        };
+        for first in 0..WORKERS {
+            let worker = scene.new_worker(first);
+            scene.workers.push(worker);
+        }
+        scene
+    }
+
+    fn new_worker(&mut self, first: usize) -> Process {
+        let ledger = self.directory.path().join(self.ledgers.len().to_string());
+        let process = Process::start(&self.urls, first, &ledger);
+        self.ledgers.push(ledger);
+        process
+    }
+
+    async fn kill_a_worker(&mut self) {
+        let victim = fastrand::usize(..WORKERS);
+        self.workers[victim].kill().await;
+        self.workers[victim] = self.new_worker(victim);
+    }
+
+    async fn kill_a_replica(&mut self) {
+        let victim = &mut self.replicas[fastrand::usize(..REPLICAS)];
+        victim.kill().await;
+        *victim = Replica::spawn_at(&self.test.url(), SETTINGS, victim.grpc()).await;
+    }
+
+    async fn kill_backends(&self) {
+        let strike = "select pg_terminate_backend(pid) from pg_stat_activity
+            where datname = current_database() and pid <> pg_backend_pid() order by random() limit 2";
+        self.db.query(strike, &[]).await.unwrap();
+    }
+
+    async fn ended(&self) -> usize {
+        usize::try_from(count(&self.db, "select count(*) from fencepost.outcome").await).unwrap()
+    }
+
+    /// What was recorded, by the tables and by the workers themselves.
+    async fn history(&self, enqueued: Vec<i64>) -> History {
+        let all = async |select| self.db.query(select, &[]).await.unwrap();
+        let ends = all("select id, state, attempt, epoch, fence from fencepost.outcome").await;
+        let failures = all("select id, attempt, fence, move from fencepost.failure").await;
+        let ids = async |select| all(select).await.iter().map(|row| row.get(0)).collect();
+        let runs = self
+            .ledgers
+            .iter()
+            .flat_map(|ledger| ledger::read(ledger).unwrap_or_default());
+        History {
+            enqueued,
+            max_attempts: MAX_ATTEMPTS,
+            live: ids("select id from fencepost.live").await,
+            ends: ends
+                .iter()
+                .map(|row| End {
+                    id: row.get(0),
+                    state: row.get(1),
+                    attempt: row.get(2),
+                    epoch: row.get(3),
+                    fence: row.get(4),
+                })
+                .collect(),
+            failures: failures
+                .iter()
+                .map(|row| Failed {
+                    id: row.get(0),
+                    attempt: row.get(1),
+                    fence: row.get(2),
+                    how: row.get(3),
+                })
+                .collect(),
+            dead: ids("select id from fencepost.dead_letter").await,
+            runs: runs.collect(),
+        }
+    }
+
+    /// What stands where it stands, for the message of a run that does not end.
+    async fn stuck(&self) -> String {
+        let select = "select live::text from fencepost.live order by id limit 10";
+        let rows = self.db.query(select, &[]).await.unwrap();
+        rows.iter()
+            .map(|row| row.get::<_, String>(0) + "\n")
+            .collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_long_run_keeps_every_rule() {
+    let seed = std::env::var("HISTORY_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    fastrand::seed(seed);
+    println!("HISTORY_SEED={seed}");
+    let mut scene = Scene::set().await;
+    let mut unruly = JoinSet::new();
+    unruly.spawn(be_unruly(scene.urls.clone()));
+
+    let (start, mut enqueued) = (Instant::now(), Vec::with_capacity(TASKS));
+    let (mut workers, mut replicas, mut turn) = (0, 0, 0);
+    let mut strikes = tokio::time::interval(Duration::from_millis(350));
+    strikes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while start.elapsed() < CHAOS && (scene.ended().await as f64) < CHAOS_SHARE * TASKS as f64 {
+        strikes.tick().await;
+        if enqueued.len() < TASKS {
+            enqueued.extend(enqueue_many(&scene.db, 1000).await);
+        }
+        turn += 1;
+        match turn % 8 {
+            0 => {
+                scene.kill_a_replica().await;
+                replicas += 1;
+            }
+            3 | 6 => {
+                scene.kill_a_worker().await;
+                workers += 1;
+            }
+            _ => scene.kill_backends().await,
+        }
+    }
+    while enqueued.len() < TASKS {
+        enqueued.extend(enqueue_many(&scene.db, 1000).await);
+    }
+    unruly.shutdown().await;
+    let calm = Instant::now();
+    while count(&scene.db, "select count(*) from fencepost.live").await > 0 {
+        assert!(
+            calm.elapsed() < CALM,
+            "unfinished:\n{}",
+            scene.stuck().await
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    println!("chaos {:?}, calm {:?}", calm - start, calm.elapsed());
+    for worker in std::mem::take(&mut scene.workers) {
+        worker.stop().await;
+    }
+
+    let history = scene.history(enqueued).await;
+    println!(
+        "{} tasks, {} starts, {} failures, {} dead letters; {workers} workers and {replicas} replicas killed",
+        history.ends.len(),
+        history.runs.len(),
+        history.failures.len(),
+        history.dead.len(),
+    );
+    assert_eq!(history.ends.len(), TASKS);
+    assert!(
+        workers >= 4 && replicas >= 2,
+        "too calm a run: {workers} workers, {replicas} replicas killed"
+    );
+    let broken = check(&history);
+    for (rule, task) in &broken {
+        let rows = |what: &dyn std::fmt::Debug| eprintln!("{rule:?}: {what:?}");
+        history
+            .ends
+            .iter()
+            .filter(|end| end.id == *task)
+            .for_each(|end| rows(end));
+        history
+            .failures
+            .iter()
+            .filter(|failed| failed.id == *task)
+            .for_each(|failed| rows(failed));
+        history
+            .runs
+            .iter()
+            .filter(|run| run.task_id == *task)
+            .for_each(|run| rows(run));
+    }
+    assert!(broken.is_empty(), "{broken:?}");
+}
