@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::proto::worker::RefusedReason;
 use fencepost::worker::{Failure, Options, Success, Task, Worker, ledger};
+use nix::sys::signal::Signal;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinSet;
@@ -148,6 +149,7 @@ struct Scene {
     test: TestDb,
     db: Client,
     replicas: Vec<Replica>,
+    frozen: Option<usize>,
     urls: Vec<String>,
     workers: Vec<Process>,
     directory: tempfile::TempDir,
@@ -167,6 +169,7 @@ impl Scene {
             test,
             db,
             replicas,
+            frozen: None,
             urls,
             workers: Vec::new(),
             directory: tempfile::tempdir().unwrap(),
@@ -196,6 +199,20 @@ impl Scene {
         let victim = &mut self.replicas[fastrand::usize(..REPLICAS)];
         victim.kill().await;
         *victim = Replica::spawn_at(&self.test.url(), SETTINGS, victim.grpc()).await;
+    }
+
+    fn freeze_another_replica(&mut self) {
+        self.thaw();
+        let victim = fastrand::usize(..REPLICAS);
+        self.replicas[victim].signal(Signal::SIGSTOP);
+        self.frozen = Some(victim);
+    }
+
+    /// It may be another process by now, which does not mind.
+    fn thaw(&mut self) {
+        if let Some(victim) = self.frozen.take() {
+            self.replicas[victim].signal(Signal::SIGCONT);
+        }
     }
 
     async fn kill_backends(&self) {
@@ -275,7 +292,7 @@ async fn the_long_run_keeps_every_rule() {
     while start.elapsed() < CHAOS && (scene.ended().await as f64) < CHAOS_SHARE * TASKS as f64 {
         strikes.tick().await;
         if enqueued.len() < TASKS {
-            enqueued.extend(enqueue_many(&scene.db, 1000).await);
+            enqueued.extend(enqueue_many(&scene.db, 400).await);
         }
         turn += 1;
         match turn % 8 {
@@ -287,11 +304,14 @@ async fn the_long_run_keeps_every_rule() {
                 scene.kill_a_worker().await;
                 workers += 1;
             }
+            // For longer than the death time.
+            4 => scene.freeze_another_replica(),
             _ => scene.kill_backends().await,
         }
     }
+    scene.thaw();
     while enqueued.len() < TASKS {
-        enqueued.extend(enqueue_many(&scene.db, 1000).await);
+        enqueued.extend(enqueue_many(&scene.db, 400).await);
     }
     unruly.shutdown().await;
     let calm = Instant::now();
