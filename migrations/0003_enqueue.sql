@@ -151,6 +151,37 @@ begin
 end
 $$;
 
+-- Raises for the first task of the batch whose namespace asks for declared queues and whose route is none. Most
+-- databases have no such namespace, which the first look settles.
+create function fencepost.check_declared(routes int[], task_queue text[]) returns void
+language plpgsql stable
+as $$
+declare
+    fault record;
+begin
+    if not exists (select from fencepost.namespace where namespace.require_declared_queues) then
+        return;
+    end if;
+    select given.ordinal, given.task_queue, namespace.name as namespace
+    into fault
+    from unnest(routes, task_queue) with ordinality as given (route_id, task_queue, ordinal)
+    inner join fencepost.route on route.route_id = given.route_id
+    inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
+    where namespace.require_declared_queues and not route.declared
+    order by given.ordinal
+    limit 1;
+    if found then
+        perform fencepost.refuse(
+            'FP015', 'queue_not_declared', 'task_queue',
+            format(
+                '%snamespace %s takes tasks for declared queues only, and %s is not declared for this type and node.',
+                fencepost.place(fault.ordinal, cardinality(routes)), fault.namespace, fault.task_queue
+            )
+        );
+    end if;
+end
+$$;
+
 -- Raises for the first task of the batch that asks for something out of bounds.
 create function fencepost.check_tasks(
     payload bytea[], content_type text[], dispatch_key text[], delay interval[], run_at timestamptz[],
@@ -473,6 +504,7 @@ begin
                 errcode = 'serialization_failure', message = 'a concurrent transaction made this route first';
         end if;
     end if;
+    perform fencepost.check_declared(routes, task_queue);
     ids := fencepost.new_ids(tasks);
     owners := ids;
     if cardinality(array_remove(dispatch_key, null)) > 0 then

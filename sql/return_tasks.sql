@@ -1,5 +1,6 @@
--- Every move of a claimed task other than its success: $1 ids (unique), $2 epochs, $3 fences, $4 owners (null
--- for a worker's own report, which needs no owner but the current fence), $5 moves, $6 milliseconds until due
+-- Every move of a claimed task other than its success, and what the chores do to ready ones: $1 ids (unique),
+-- $2 epochs, $3 fences, $4 owners (null for a worker's own report, which needs no owner but the current fence; 0 for
+-- a row that must be ready and so has none), $5 moves, $6 milliseconds until due
 -- (null keeps the place in the line), $7 error classes, $8 error messages, $9 workers, $10 nodes; $11 highest
 -- number of losses.
 -- Answers id, route and where the task went: ready, dead or cancelled. A row that is gone, belongs to another
@@ -14,9 +15,11 @@ with moves (move, spends, cuts, loses, ends) as (
     ('not_accepted', 0, 1, 1, false),
     ('snooze', 0, 1, 0, false),
     ('release', 0, 0, 0, false),
+    ('hand_over', 0, 0, 0, false),
     ('re_arm', 0, 0, 1, false),
     ('dead_letter', 1, 1, 0, true),
-    ('unservable', 0, 1, 0, true)
+    ('unservable', 0, 1, 0, true),
+    ('expire', 0, 1, 0, true)
 ),
 
 locked as materialized (
@@ -59,7 +62,7 @@ judged as materialized (
     where
         locked.epoch = locked.current_epoch
         and locked.fence = locked.current_fence
-        and (locked.owner is null or locked.owner = locked.dispatcher)
+        and (locked.owner is null or locked.owner = coalesce(locked.dispatcher, 0))
 ),
 
 put_back as (
@@ -70,6 +73,8 @@ put_back as (
         sweep = null,
         claimed_at = null,
         deadline = null,
+        -- The deadline for the start is for tasks that no worker has had yet.
+        start_by = case when judged.owner = 0 or judged.move = 'release' then live.start_by end,
         attempt = judged.attempt + judged.spends,
         losses = judged.losses + judged.loses,
         epoch = judged.epoch + judged.cuts,
@@ -145,6 +150,8 @@ buried as (
         case
             when judged.losses + judged.loses > $11::int and judged.loses > 0 then 'lost'
             when judged.move = 'unservable' then 'unservable'
+            when judged.move = 'expire' then 'schedule_to_start'
+            when judged.owner = 0 then 'unserved'
             else 'failed'
         end,
         coalesce(judged.error_class, judged.move),

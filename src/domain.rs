@@ -9,3 +9,4 @@ pub mod route;
 pub mod scope;
 pub mod settlement;
 pub mod task;
+pub mod verdict;

@@ -1,10 +1,11 @@
-//! What happened to one delivery.
+//! What happened to one delivery, or to a task that gets none.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
-/// What happened to one delivery, as seen by the replica that holds its claim.
+/// What happened to one delivery, as seen by the replica that holds its claim; the last two happen to tasks that
+/// nobody has claimed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The worker reports success.
@@ -47,6 +48,10 @@ pub enum Outcome {
         /// It had said that it drains.
         announced: bool,
     },
+    /// Nobody serves its route, which is `strict`.
+    Unserved(Failure),
+    /// It has not started by its deadline for that.
+    Expired(Failure),
 }
 
 /// Why a delivery failed.

@@ -38,11 +38,17 @@ impl Scope {
     /// Whether workers of this scope know how to do tasks of this route, wherever they run.
     #[must_use]
     pub fn knows(&self, route: &Route) -> bool {
+        self.is_of_queue(route) && self.task_types.contains(&route.task_type)
+    }
+
+    /// Whether workers of this scope are of this route's namespace and queue, whatever they know.
+    #[must_use]
+    pub fn is_of_queue(&self, route: &Route) -> bool {
         let known = match &self.namespaces {
             Namespaces::All => true,
             Namespaces::Only(names) => names.contains(&route.namespace),
         };
-        known && self.task_queue == route.task_queue && self.task_types.contains(&route.task_type)
+        known && self.task_queue == route.task_queue
     }
 }
 

@@ -10,7 +10,7 @@ use super::policy::Policy;
 /// A task that only busy or distant workers can take is looked at again after about this long.
 const MISFIT_WAIT: Duration = Duration::from_millis(500);
 
-/// A move of a claimed task that is not its success: a row of the rule book in `sql/return_tasks.sql`, which
+/// A move of a task that is not its success: a row of the rule book in `sql/return_tasks.sql`, which
 /// says what each does to attempt, epoch and losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
@@ -26,12 +26,16 @@ pub enum Move {
     Snooze,
     /// The same delivery right again: the worker never saw it.
     Release,
+    /// The same delivery right again: its replica drains.
+    HandOver,
     /// The same try again: the replica is dead.
     ReArm,
     /// The end, after a try.
     DeadLetter,
     /// The end, before any try.
     Unservable,
+    /// The end, before any try: it has not started in time.
+    Expire,
 }
 
 impl Move {
@@ -45,9 +49,11 @@ impl Move {
             Self::NotAccepted => "not_accepted",
             Self::Snooze => "snooze",
             Self::Release => "release",
+            Self::HandOver => "hand_over",
             Self::ReArm => "re_arm",
             Self::DeadLetter => "dead_letter",
             Self::Unservable => "unservable",
+            Self::Expire => "expire",
         }
     }
 }
@@ -114,9 +120,14 @@ pub fn decide(outcome: Outcome, attempt: u32, policy: &Policy, jitter: f64) -> S
             Some(policy.backoff.delay(attempt, jitter)),
             None,
         ),
-        Outcome::NotTaken | Outcome::ReplicaGone { announced: true } => {
-            back(Move::Release, None, None)
-        }
+        Outcome::Unserved(error) => another_try(
+            Move::Retry,
+            Some(policy.backoff.delay(attempt, jitter)),
+            error,
+        ),
+        Outcome::Expired(error) => back(Move::Expire, None, Some(error)),
+        Outcome::NotTaken => back(Move::Release, None, None),
+        Outcome::ReplicaGone { announced: true } => back(Move::HandOver, None, None),
         // Others get their chance before it is claimed here again.
         Outcome::Misfit => back(
             Move::Release,

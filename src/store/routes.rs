@@ -5,8 +5,8 @@ use std::time::Duration;
 use deadpool_postgres::GenericClient;
 
 use super::Error;
-use crate::domain::id::RouteId;
-use crate::domain::route::Route;
+use crate::domain::id::{RouteId, TaskId};
+use crate::domain::route::{Paused, Route, Unserved};
 
 const FIND_DUE: &str = include_str!("../../sql/find_due.sql");
 const READ: &str = include_str!("../../sql/read_routes.sql");
@@ -18,6 +18,8 @@ pub struct DueLane {
     pub route: RouteId,
     /// Its priority.
     pub priority: i16,
+    /// Its first row.
+    pub head: TaskId,
     /// Until its first row is due; zero for now.
     pub due_in: Duration,
 }
@@ -29,6 +31,7 @@ pub async fn find_due(client: &impl GenericClient) -> Result<Vec<DueLane>, Error
     let lanes = rows.iter().map(|row| DueLane {
         route: row.get("route_id"),
         priority: row.get("priority"),
+        head: row.get("head"),
         due_in: Duration::from_millis(u64::try_from(row.get::<_, i64>("due_in_ms")).unwrap_or(0)),
     });
     Ok(lanes.collect())
@@ -59,6 +62,16 @@ pub async fn read(client: &impl GenericClient, ids: &[RouteId]) -> Result<Vec<Ro
             task_type: row.get("task_type"),
             node: row.get("node"),
             placement,
+            unserved: if row.get("strict") {
+                Unserved::Strict
+            } else {
+                Unserved::Wait
+            },
+            undeclared: row.get("undeclared"),
+            paused: row.get::<_, Option<&str>>("paused").map(|what| match what {
+                "namespace" => Paused::Namespace,
+                _ => Paused::Route,
+            }),
             max_attempts: row
                 .get::<_, Option<i32>>("max_attempts")
                 .and_then(|tries| u32::try_from(tries).ok()),

@@ -79,10 +79,12 @@ fn the_rule_book_in_sql_has_exactly_the_moves_of_the_domain() {
             Some(Move::RetryAtOnce) => Some(Move::NotAccepted),
             Some(Move::NotAccepted) => Some(Move::Snooze),
             Some(Move::Snooze) => Some(Move::Release),
-            Some(Move::Release) => Some(Move::ReArm),
+            Some(Move::Release) => Some(Move::HandOver),
+            Some(Move::HandOver) => Some(Move::ReArm),
             Some(Move::ReArm) => Some(Move::DeadLetter),
             Some(Move::DeadLetter) => Some(Move::Unservable),
-            Some(Move::Unservable) => None,
+            Some(Move::Unservable) => Some(Move::Expire),
+            Some(Move::Expire) => None,
         }
     }
     let moves: Vec<&str> = std::iter::successors(following(None), |last| following(Some(*last)))

@@ -12,11 +12,7 @@ fn route(id: RouteId, task_type: &str) -> Route {
         task_queue: "q".into(),
         task_type: task_type.into(),
         node: String::new(),
-        placement: crate::domain::placement::Placement::Anywhere,
-        max_attempts: None,
-        backoff_base: None,
-        backoff_multiplier: None,
-        backoff_max: None,
+        ..Route::default()
     }
 }
 
@@ -103,6 +99,7 @@ fn a_lane_that_gave_less_than_asked_rests_until_news() {
         &[DueLane {
             route: 1,
             priority: 1,
+            head: 1,
             due_in: Duration::ZERO,
         }],
         now,
@@ -141,6 +138,7 @@ fn the_mark_stays_behind_late_commits_and_comes_back() {
     let due = [DueLane {
         route: 1,
         priority: 1,
+        head: 1,
         due_in: Duration::ZERO,
     }];
     lanes.note_due(&due, now);
@@ -190,6 +188,7 @@ fn returned_rows_lower_the_mark() {
         &[DueLane {
             route: 1,
             priority: 1,
+            head: 1,
             due_in: Duration::ZERO,
         }],
         now,
@@ -207,6 +206,7 @@ fn the_next_due_time_is_that_of_the_first_row_not_due_yet() {
     let lane = |priority, due| DueLane {
         route: 1,
         priority,
+        head: 1,
         due_in: Duration::from_millis(due),
     };
     assert_eq!(

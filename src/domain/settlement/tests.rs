@@ -49,6 +49,8 @@ fn every_outcome() -> Vec<Outcome> {
         Outcome::Unservable(error()),
         Outcome::ReplicaGone { announced: true },
         Outcome::ReplicaGone { announced: false },
+        Outcome::Unserved(error()),
+        Outcome::Expired(error()),
     ]
 }
 
@@ -74,8 +76,10 @@ fn the_table_of_failure_classes() {
             Some(Move::NotAccepted),
             Some(Move::TimeOut),
             Some(Move::Unservable),
-            Some(Move::Release),
+            Some(Move::HandOver),
             Some(Move::ReArm),
+            Some(Move::Retry),
+            Some(Move::Expire),
         ]
     );
 }
@@ -89,6 +93,7 @@ fn the_last_try_ends_as_a_dead_letter() {
         },
         Outcome::TimedOut(error()),
         Outcome::ConnectionLost { accepted: true },
+        Outcome::Unserved(error()),
     ] {
         assert_ne!(
             how(&decide(outcome.clone(), 1, &policy(3), 1.0)),
@@ -126,14 +131,15 @@ fn the_workers_own_wait_replaces_the_backoff() {
 }
 
 proptest! {
-    /// Waiting for capacity, refusals and the loss of a replica never end a task, however often they happen.
+    /// Waiting for capacity, refusals and the loss of a replica never end a task, however often they happen; only
+    /// what its own settings ask for does.
     #[test]
     fn only_spent_tries_end_a_task(attempt: u32, max in 1u32..1000, jitter in 0.0f64..=1.0) {
         for outcome in every_outcome() {
-            let ends = matches!(how(&decide(outcome.clone(), attempt, &policy(max), jitter)), Some(Move::DeadLetter | Move::Unservable));
+            let ends = matches!(how(&decide(outcome.clone(), attempt, &policy(max), jitter)), Some(Move::DeadLetter | Move::Unservable | Move::Expire));
             let may_end = match outcome {
-                Outcome::Terminal(_) | Outcome::ResultRefused(_) | Outcome::Unservable(_) => true,
-                Outcome::Failed { .. } | Outcome::TimedOut(_) | Outcome::ConnectionLost { accepted: true } => {
+                Outcome::Terminal(_) | Outcome::ResultRefused(_) | Outcome::Unservable(_) | Outcome::Expired(_) => true,
+                Outcome::Failed { .. } | Outcome::TimedOut(_) | Outcome::Unserved(_) | Outcome::ConnectionLost { accepted: true } => {
                     attempt.saturating_add(1) >= max
                 }
                 _ => false,

@@ -5,7 +5,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::domain::placement::Placement;
 use crate::domain::scope::Namespaces;
 use crate::fleet::member::REFUSAL_WAIT;
 
@@ -28,11 +27,7 @@ fn route(task_type: &str, node: &str) -> Route {
         task_queue: "q".into(),
         task_type: task_type.into(),
         node: node.into(),
-        placement: Placement::Anywhere,
-        max_attempts: None,
-        backoff_base: None,
-        backoff_multiplier: None,
-        backoff_max: None,
+        ..Route::default()
     }
 }
 

@@ -1,0 +1,390 @@
+//! Why is nobody running this? The gates between a task and its start, in order, judged by the functions that
+//! dispatch uses too.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+use super::id::DispatcherId;
+use super::placement::Nodes;
+use super::route::{Paused, Route};
+use super::scope::{self, Group};
+
+/// Why no worker can take the due tasks of a route now, what an operator can act on first standing first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// It is pinned to a node that its namespace does not allow.
+    PinConflict,
+    /// Workers serve it, and none of them answers.
+    WorkersUnreachable,
+    /// Workers serve it, and none of them has a slot at all.
+    CapacityUnannounced,
+    /// Workers serve it, and none of them has a free slot.
+    WorkersAtCapacity,
+    /// Nobody serves it, and its namespace takes tasks for declared queues only.
+    QueueNotDeclared,
+    /// Workers know how to do it, on nodes where it may not run.
+    OtherNode,
+    /// Workers of its queue are there, for other types.
+    OtherType,
+    /// No live worker of its queue is there.
+    NoLiveWorkers,
+}
+
+impl Reason {
+    /// All of them, in their order.
+    pub const ALL: [Self; 8] = [
+        Self::PinConflict,
+        Self::WorkersUnreachable,
+        Self::CapacityUnannounced,
+        Self::WorkersAtCapacity,
+        Self::QueueNotDeclared,
+        Self::OtherNode,
+        Self::OtherType,
+        Self::NoLiveWorkers,
+    ];
+
+    /// Its stable name, as error class of the tasks that end by it too.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PinConflict => "pin_conflicts_with_placement",
+            Self::WorkersUnreachable => "workers_unreachable",
+            Self::CapacityUnannounced => "capacity_unannounced",
+            Self::WorkersAtCapacity => "workers_at_capacity",
+            Self::QueueNotDeclared => "queue_not_declared",
+            Self::OtherNode | Self::OtherType => "workers_incompatible",
+            Self::NoLiveWorkers => "no_live_workers",
+        }
+    }
+
+    /// The same for people, without a full stop.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::PinConflict => {
+                "the task is pinned to a node that the placement of its namespace does not allow"
+            }
+            Self::WorkersUnreachable => "workers serve it, and none of them answers",
+            Self::CapacityUnannounced => "workers serve it, and none of them has announced a slot",
+            Self::WorkersAtCapacity => "workers serve it, and all their slots are busy",
+            Self::QueueNotDeclared => {
+                "nobody serves it, and its namespace takes tasks for declared queues only"
+            }
+            Self::OtherNode => "workers know its type, on nodes where it may not run",
+            Self::OtherType => "workers of its queue are there, for other task types",
+            Self::NoLiveWorkers => "no live worker of its queue is there",
+        }
+    }
+
+    const fn gate(self) -> Gate {
+        match self {
+            Self::PinConflict => Gate::Placement,
+            Self::WorkersUnreachable => Gate::Reach,
+            Self::CapacityUnannounced | Self::WorkersAtCapacity => Gate::Capacity,
+            Self::QueueNotDeclared | Self::OtherNode | Self::OtherType | Self::NoLiveWorkers => {
+                Gate::Workers
+            }
+        }
+    }
+}
+
+/// Whether one of the workers of all live replicas could take a task of this route now, and else why not.
+///
+/// # Errors
+/// The first [`Reason`] that applies.
+pub fn census(route: &Route, groups: &[Group]) -> Result<(), Reason> {
+    let nodes = scope::nodes(route, || groups.to_vec());
+    if nodes == Nodes::PinConflict {
+        return Err(Reason::PinConflict);
+    }
+    let manned = || groups.iter().filter(|group| group.workers > 0);
+    let serving = || manned().filter(|group| group.scope.serves(route, nodes));
+    let live = || serving().filter(|group| group.is_live());
+    if live().any(|group| group.free > 0) {
+        Ok(())
+    } else if live().any(|group| group.slots > 0) {
+        Err(Reason::WorkersAtCapacity)
+    } else if live().next().is_some() {
+        Err(Reason::CapacityUnannounced)
+    } else if serving().next().is_some() {
+        Err(Reason::WorkersUnreachable)
+    } else if route.undeclared {
+        Err(Reason::QueueNotDeclared)
+    } else if manned().any(|group| group.scope.knows(route)) {
+        Err(Reason::OtherNode)
+    } else if manned().any(|group| group.scope.is_of_queue(route)) {
+        Err(Reason::OtherType)
+    } else {
+        Err(Reason::NoLiveWorkers)
+    }
+}
+
+/// What stands between a task and its start, in the order in which it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Gate {
+    /// There is such a task.
+    Exists,
+    /// It has not ended.
+    Unfinished,
+    /// It is due.
+    Due,
+    /// Nothing holds it.
+    Hold,
+    /// Neither its namespace nor its route is paused.
+    Pause,
+    /// Its pin fits the placement of its namespace.
+    Placement,
+    /// Workers serve it.
+    Workers,
+    /// One of them answers.
+    Reach,
+    /// One of these has a free slot.
+    Capacity,
+    /// No replica has it.
+    Unclaimed,
+}
+
+impl Gate {
+    /// All of them, in their order.
+    pub const ALL: [Self; 10] = [
+        Self::Exists,
+        Self::Unfinished,
+        Self::Due,
+        Self::Hold,
+        Self::Pause,
+        Self::Placement,
+        Self::Workers,
+        Self::Reach,
+        Self::Capacity,
+        Self::Unclaimed,
+    ];
+
+    /// Its stable name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exists => "exists",
+            Self::Unfinished => "unfinished",
+            Self::Due => "due",
+            Self::Hold => "hold",
+            Self::Pause => "pause",
+            Self::Placement => "placement",
+            Self::Workers => "workers",
+            Self::Reach => "reach",
+            Self::Capacity => "capacity",
+            Self::Unclaimed => "unclaimed",
+        }
+    }
+}
+
+/// Bits of `live.hold`, with their names.
+const HOLDS: [(i16, &str); 3] = [
+    (1, "its workflow is paused"),
+    (2, "another task with its key is running"),
+    (4, "it is throttled"),
+];
+
+/// Where a task is in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// In the line.
+    Ready {
+        /// When it is due, unless it is due already.
+        due_at: Option<DateTime<Utc>>,
+        /// Bits: 1 workflow paused, 2 key busy, 4 throttled.
+        hold: i16,
+    },
+    /// A replica has it.
+    Claimed(Claimed),
+    /// It is over.
+    Ended {
+        /// `done`, `failed` or `cancelled`.
+        state: String,
+        /// When.
+        at: DateTime<Utc>,
+    },
+}
+
+/// Who has a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The replica's identity.
+    pub dispatcher: DispatcherId,
+    /// Its name for people.
+    pub replica: String,
+    /// The worker's identity, where the one who answers knows it.
+    pub worker: Option<String>,
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// Somebody has asked to cancel it.
+    pub cancel_requested: bool,
+}
+
+/// What is known of a task and of those who may run it.
+#[derive(Clone, Debug)]
+pub struct Facts<'f> {
+    /// Where it goes.
+    pub route: &'f Route,
+    /// Where it is.
+    pub stage: Stage,
+    /// The workers of all live replicas.
+    pub groups: &'f [Group],
+}
+
+/// Why a task is not running, or that it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is no such task: there never was, or it has left history.
+    Unknown,
+    /// It has ended.
+    Ended {
+        /// `done`, `failed` or `cancelled`.
+        state: String,
+        /// When.
+        at: DateTime<Utc>,
+    },
+    /// A replica has it.
+    Claimed(Claimed),
+    /// It is not due yet.
+    NotDue(DateTime<Utc>),
+    /// Something holds it, by these bits of its row.
+    Held(i16),
+    /// An operator has paused it.
+    Paused(Paused),
+    /// Nobody can take it.
+    Unserved(Reason),
+    /// Nothing: the next sweep claims it, or those that stand before it in the line.
+    WillBeClaimed,
+}
+
+impl Verdict {
+    /// Its stable name; that of the reason where nobody can take the task.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Ended { .. } => "ended",
+            Self::Claimed(_) => "claimed",
+            Self::NotDue(_) => "not_due",
+            Self::Held(_) => "held",
+            Self::Paused(Paused::Namespace) => "namespace_paused",
+            Self::Paused(Paused::Route) => "route_paused",
+            Self::Unserved(reason) => reason.name(),
+            Self::WillBeClaimed => "will_be_claimed",
+        }
+    }
+
+    /// The gate at which the task stands; none where nothing stops it.
+    #[must_use]
+    pub const fn gate(&self) -> Option<Gate> {
+        match self {
+            Self::Unknown => Some(Gate::Exists),
+            Self::Ended { .. } => Some(Gate::Unfinished),
+            Self::Claimed(_) => Some(Gate::Unclaimed),
+            Self::NotDue(_) => Some(Gate::Due),
+            Self::Held(_) => Some(Gate::Hold),
+            Self::Paused(_) => Some(Gate::Pause),
+            Self::Unserved(reason) => Some(reason.gate()),
+            Self::WillBeClaimed => None,
+        }
+    }
+
+    /// The same for people, without a full stop.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::Unknown => "there is no such task, or it has left history".to_owned(),
+            Self::Ended { state, at } => format!("it has ended as {state} at {}", time(*at)),
+            Self::Claimed(claimed) => claimed.sentence(),
+            Self::NotDue(at) => format!("it is due at {}", time(*at)),
+            Self::Held(bits) => {
+                let set = HOLDS.iter().filter(|(bit, _)| bits & bit != 0);
+                let names: Vec<&str> = set.map(|(_, name)| *name).collect();
+                format!("it is held: {}", names.join(", "))
+            }
+            Self::Paused(Paused::Namespace) => "its namespace is paused".to_owned(),
+            Self::Paused(Paused::Route) => "its route is paused".to_owned(),
+            Self::Unserved(reason) => reason.sentence().to_owned(),
+            Self::WillBeClaimed => {
+                "nothing stops it: it is claimed as soon as those before it in the line are"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+impl Claimed {
+    fn sentence(&self) -> String {
+        let worker = self.worker.as_ref();
+        let worker = worker.map_or_else(String::new, |worker| format!(", on worker {worker}"));
+        let cancel = if self.cancel_requested {
+            "; it has been asked to stop"
+        } else {
+            ""
+        };
+        format!(
+            "replica {} (dispatcher {}) has it since {}{worker}{cancel}",
+            self.replica,
+            self.dispatcher,
+            time(self.since)
+        )
+    }
+}
+
+fn time(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// Everything that stops a task now, in the order of the gates; empty when the next sweep may claim it. What has ended
+/// or is claimed stands at one gate only.
+#[must_use]
+pub fn stops(facts: Option<&Facts<'_>>) -> Vec<Verdict> {
+    let Some(facts) = facts else {
+        return vec![Verdict::Unknown];
+    };
+    let (due_at, hold) = match &facts.stage {
+        Stage::Ended { state, at } => {
+            let state = state.clone();
+            return vec![Verdict::Ended { state, at: *at }];
+        }
+        Stage::Claimed(claimed) => return vec![Verdict::Claimed(claimed.clone())],
+        Stage::Ready { due_at, hold } => (*due_at, *hold),
+    };
+    let unserved = census(facts.route, facts.groups).err();
+    [
+        due_at.map(Verdict::NotDue),
+        (hold != 0).then_some(Verdict::Held(hold)),
+        facts.route.paused.map(Verdict::Paused),
+        unserved.map(Verdict::Unserved),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// What each gate says, given all that [`stops`] the task: what it says against it, or that it is passed, or nothing
+/// where an earlier gate leaves nothing to look at.
+#[must_use]
+pub fn gates(stops: &[Verdict]) -> Vec<(Gate, Option<Result<(), &Verdict>>)> {
+    let end = match stops.last() {
+        Some(last @ (Verdict::Unknown | Verdict::Ended { .. } | Verdict::Unserved(_))) => {
+            last.gate()
+        }
+        _ => None,
+    };
+    let says = |gate: Gate| match stops.iter().find(|stop| stop.gate() == Some(gate)) {
+        Some(stop) => Some(Err(stop)),
+        None if end.is_some_and(|end| gate > end) => None,
+        None => Some(Ok(())),
+    };
+    Gate::ALL.map(|gate| (gate, says(gate))).into()
+}
+
+/// The first of the [`stops`], or that there is none.
+#[must_use]
+pub fn judge(facts: Option<&Facts<'_>>) -> Verdict {
+    let first = stops(facts).into_iter().next();
+    first.unwrap_or(Verdict::WillBeClaimed)
+}
+
+#[cfg(test)]
+mod tests;

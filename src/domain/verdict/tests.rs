@@ -1,0 +1,309 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::placement::Placement;
+use crate::domain::scope::{Namespaces, Scope};
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+/// A group of the route's namespace and queue with (workers, unreachable, slots, free).
+fn group(types: &[&str], node: &str, numbers: (u32, u32, u32, u32)) -> Group {
+    Group {
+        scope: Scope {
+            namespaces: Namespaces::Only(set(&["default"])),
+            task_queue: "q".into(),
+            task_types: set(types),
+            node: node.into(),
+        },
+        workers: numbers.0,
+        unreachable: numbers.1,
+        slots: numbers.2,
+        free: numbers.3,
+        max_frame_bytes: 1,
+    }
+}
+
+fn route(placement: Placement, pin: &str) -> Route {
+    Route {
+        namespace: "default".into(),
+        task_queue: "q".into(),
+        task_type: "t".into(),
+        node: pin.into(),
+        placement,
+        ..Route::default()
+    }
+}
+
+const FREE: (u32, u32, u32, u32) = (1, 0, 2, 1);
+const FULL: (u32, u32, u32, u32) = (1, 0, 2, 0);
+const LOST: (u32, u32, u32, u32) = (2, 2, 0, 0);
+const NONE: (u32, u32, u32, u32) = (1, 0, 0, 0);
+
+fn at(second: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp(1_800_000_000 + second, 0).unwrap()
+}
+
+#[test]
+fn the_table_of_reasons() {
+    let anywhere = || Placement::Anywhere;
+    let prefer = || Placement::Prefer(set(&["a"]));
+    let require = || Placement::Require(set(&["a"]));
+    let rows: Vec<(Route, Vec<Group>, Result<(), Reason>)> = vec![
+        (route(anywhere(), ""), vec![], Err(Reason::NoLiveWorkers)),
+        (route(anywhere(), ""), vec![group(&["t"], "", FREE)], Ok(())),
+        (
+            route(anywhere(), ""),
+            vec![group(&["t"], "", LOST)],
+            Err(Reason::WorkersUnreachable),
+        ),
+        // One who answers says more than one who does not.
+        (
+            route(anywhere(), ""),
+            vec![group(&["t"], "", LOST), group(&["t", "u"], "", FULL)],
+            Err(Reason::WorkersAtCapacity),
+        ),
+        (
+            route(anywhere(), ""),
+            vec![group(&["t"], "", NONE)],
+            Err(Reason::CapacityUnannounced),
+        ),
+        (
+            route(anywhere(), ""),
+            vec![group(&["u"], "", FREE)],
+            Err(Reason::OtherType),
+        ),
+        (
+            route(anywhere(), "z"),
+            vec![group(&["t"], "a", FREE), group(&["u"], "z", FREE)],
+            Err(Reason::OtherNode),
+        ),
+        // A group that nobody is in, such as one whose workers all drain.
+        (
+            route(anywhere(), ""),
+            vec![group(&["t"], "", (0, 0, 0, 0))],
+            Err(Reason::NoLiveWorkers),
+        ),
+        (
+            route(prefer(), ""),
+            vec![group(&["t"], "b", FREE), group(&["t"], "a", FULL)],
+            Err(Reason::WorkersAtCapacity),
+        ),
+        (
+            route(prefer(), ""),
+            vec![group(&["t"], "b", FREE), group(&["t"], "a", LOST)],
+            Ok(()),
+        ),
+        (
+            route(prefer(), ""),
+            vec![group(&["t"], "b", FREE), group(&["u"], "a", FREE)],
+            Ok(()),
+        ),
+        (
+            route(require(), ""),
+            vec![group(&["t"], "b", FREE)],
+            Err(Reason::OtherNode),
+        ),
+        (
+            route(require(), ""),
+            vec![group(&["t"], "b", FREE), group(&["t"], "a", LOST)],
+            Err(Reason::WorkersUnreachable),
+        ),
+        (
+            route(require(), "b"),
+            vec![group(&["t"], "b", FREE)],
+            Err(Reason::PinConflict),
+        ),
+    ];
+    for (route, groups, expected) in rows {
+        assert_eq!(census(&route, &groups), expected, "{route:?} {groups:?}");
+    }
+}
+
+#[test]
+fn workers_of_other_tenants_and_queues_count_for_nothing() {
+    let mut stranger = group(&["t"], "", FREE);
+    stranger.scope.namespaces = Namespaces::Only(set(&["other"]));
+    let mut elsewhere = group(&["t"], "", FREE);
+    elsewhere.scope.task_queue = "other".into();
+    let answer = census(&route(Placement::Anywhere, ""), &[stranger, elsewhere]);
+    assert_eq!(answer, Err(Reason::NoLiveWorkers));
+}
+
+#[test]
+fn declarations_explain_only_what_nobody_serves() {
+    let undeclared = Route {
+        undeclared: true,
+        ..route(Placement::Anywhere, "")
+    };
+    assert_eq!(census(&undeclared, &[]), Err(Reason::QueueNotDeclared));
+    let other = [group(&["u"], "", FREE)];
+    assert_eq!(census(&undeclared, &other), Err(Reason::QueueNotDeclared));
+    let full = [group(&["t"], "", FULL)];
+    assert_eq!(census(&undeclared, &full), Err(Reason::WorkersAtCapacity));
+    assert_eq!(census(&undeclared, &[group(&["t"], "", FREE)]), Ok(()));
+}
+
+#[test]
+fn the_order_of_the_gates() {
+    let paused = Route {
+        paused: Some(Paused::Route),
+        ..route(Placement::Anywhere, "")
+    };
+    let mut facts = Facts {
+        route: &paused,
+        stage: Stage::Ready {
+            due_at: Some(at(9)),
+            hold: 3,
+        },
+        groups: &[],
+    };
+    let all = stops(Some(&facts));
+    let names: Vec<&str> = all.iter().map(Verdict::name).collect();
+    assert_eq!(
+        names,
+        ["not_due", "held", "route_paused", "no_live_workers"]
+    );
+    assert_eq!(judge(Some(&facts)), Verdict::NotDue(at(9)));
+    let told: Vec<Option<bool>> = gates(&all)
+        .into_iter()
+        .map(|(_, says)| says.map(|says| says.is_ok()))
+        .collect();
+    let (yes, no) = (Some(true), Some(false));
+    assert_eq!(
+        told,
+        [yes, yes, no, no, no, yes, no, None, None, None],
+        "nobody can be looked at behind the workers' gate"
+    );
+
+    let claimed = Claimed {
+        dispatcher: 7,
+        replica: "r".into(),
+        worker: Some("w".into()),
+        since: at(1),
+        cancel_requested: true,
+    };
+    facts.stage = Stage::Claimed(claimed.clone());
+    let all = stops(Some(&facts));
+    assert_eq!(all, [Verdict::Claimed(claimed)]);
+    assert_eq!(
+        all[0].sentence(),
+        "replica r (dispatcher 7) has it since 2027-01-15T08:00:01.000Z, on worker w; it has been asked to stop"
+    );
+    assert_eq!(
+        gates(&all)
+            .iter()
+            .filter(|(_, says)| *says != Some(Ok(())))
+            .count(),
+        1
+    );
+
+    facts.stage = Stage::Ended {
+        state: "done".into(),
+        at: at(2),
+    };
+    let all = stops(Some(&facts));
+    assert_eq!(
+        all[0].sentence(),
+        "it has ended as done at 2027-01-15T08:00:02.000Z"
+    );
+    assert_eq!(
+        gates(&all)
+            .iter()
+            .filter(|(_, says)| says.is_none())
+            .count(),
+        8
+    );
+    assert_eq!(judge(None), Verdict::Unknown);
+}
+
+#[test]
+fn every_hold_has_its_name() {
+    assert_eq!(
+        Verdict::Held(7).sentence(),
+        "it is held: its workflow is paused, another task with its key is running, it is throttled"
+    );
+}
+
+fn any_group() -> impl Strategy<Value = Group> {
+    let names = prop::sample::subsequence(vec!["t", "u"], 0..=2);
+    let node = prop::sample::select(vec!["", "a", "b", "c"]);
+    (names, node, 0..3u32, 0..3u32, 0..3u32, 0..3u32).prop_map(
+        |(types, node, workers, unreachable, slots, free)| {
+            let unreachable = unreachable.min(workers);
+            let slots = if unreachable == workers { 0 } else { slots };
+            group(&types, node, (workers, unreachable, slots, free.min(slots)))
+        },
+    )
+}
+
+fn any_route() -> impl Strategy<Value = Route> {
+    let placement = prop_oneof![
+        Just(Placement::Anywhere),
+        Just(Placement::Prefer(set(&["a", "b"]))),
+        Just(Placement::Require(set(&["a", "b"]))),
+    ];
+    let pin = prop::sample::select(vec!["", "a", "c"]);
+    let paused = prop::sample::select(vec![None, Some(Paused::Namespace), Some(Paused::Route)]);
+    (placement, pin, paused, any::<bool>()).prop_map(|(placement, pin, paused, undeclared)| Route {
+        paused,
+        undeclared,
+        ..route(placement, pin)
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_first_gate_that_stops_is_the_verdict(
+        route in any_route(),
+        groups in prop::collection::vec(any_group(), 0..5),
+        due in prop::option::of(0i64..9),
+        hold in 0i16..8,
+    ) {
+        let stage = Stage::Ready { due_at: due.map(at), hold };
+        let facts = Facts { route: &route, stage, groups: &groups };
+        let (all, verdict) = (stops(Some(&facts)), judge(Some(&facts)));
+        let closed: Vec<Gate> = gates(&all)
+            .into_iter()
+            .filter(|(_, says)| matches!(says, Some(Err(_))))
+            .map(|(gate, _)| gate)
+            .collect();
+        // Each stop closes a gate of its own, and the verdict's is the first of them.
+        prop_assert_eq!(closed.len(), all.len());
+        prop_assert!(closed.is_sorted());
+        prop_assert_eq!(closed.first().copied(), verdict.gate());
+        prop_assert_eq!(all.is_empty(), verdict == Verdict::WillBeClaimed);
+    }
+
+    /// Whatever is there, one more worker that is live, free and where the task may run is all that a due task lacks,
+    /// unless no worker at all may run it.
+    #[test]
+    fn a_worker_that_fits_opens_every_gate_of_the_workers(
+        route in any_route(),
+        mut groups in prop::collection::vec(any_group(), 0..5),
+    ) {
+        let node = if route.node.is_empty() { "a" } else { &route.node };
+        groups.push(group(&["t"], node, FREE));
+        let expected = match &route.placement {
+            Placement::Require(nodes) if !nodes.contains(node) => Err(Reason::PinConflict),
+            _ => Ok(()),
+        };
+        prop_assert_eq!(census(&route, &groups), expected);
+    }
+
+    /// The census says yes exactly when some group with a free slot serves the route as dispatch asks it.
+    #[test]
+    fn the_census_agrees_with_dispatch(
+        route in any_route(),
+        groups in prop::collection::vec(any_group(), 0..5),
+    ) {
+        let nodes = scope::nodes(&route, || groups.clone());
+        let taken = groups
+            .iter()
+            .any(|group| group.is_live() && group.free > 0 && group.scope.serves(&route, nodes));
+        prop_assert_eq!(census(&route, &groups).is_ok(), taken);
+    }
+}
