@@ -11,12 +11,15 @@ pub mod fleet;
 pub mod listen;
 pub mod migrate;
 mod pool;
+pub mod queues;
 pub mod routes;
 mod settings;
 pub mod settle;
 pub mod tasks;
 mod tls;
+pub mod unserved;
 pub mod upkeep;
+pub mod workers;
 
 pub use error::{Error, Fault, Refusal};
 pub use pool::{Client, Listener, Pool, Work};

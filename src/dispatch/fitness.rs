@@ -37,6 +37,7 @@ impl BootTime {
 #[derive(Debug)]
 pub struct Fitness {
     last_beat: AtomicU64,
+    failed_beats: AtomicU64,
     limit: Duration,
 }
 
@@ -46,6 +47,7 @@ impl Fitness {
     pub fn new(started: BootTime, dead_after: Duration) -> Self {
         Self {
             last_beat: AtomicU64::new(started.0),
+            failed_beats: AtomicU64::new(0),
             limit: dead_after / 2,
         }
     }
@@ -53,6 +55,17 @@ impl Fitness {
     /// A heartbeat that was sent at `sent` has been stored.
     pub fn beaten(&self, sent: BootTime) {
         self.last_beat.fetch_max(sent.0, Ordering::Relaxed);
+    }
+
+    /// A heartbeat has failed.
+    pub fn missed(&self) {
+        self.failed_beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many heartbeats have failed: who judges others by what it has seen begins anew when this grows.
+    #[must_use]
+    pub fn failed_beats(&self) -> u64 {
+        self.failed_beats.load(Ordering::Relaxed)
     }
 
     /// Whether claims that were asked for at `claimed` may be delivered now.

@@ -18,7 +18,7 @@ use crate::domain::id::DispatcherId;
 use crate::domain::placement::Nodes;
 use crate::domain::policy::Defaults;
 use crate::domain::route::Route;
-use crate::domain::scope::{self, RemoteGroup};
+use crate::domain::scope::{self, Group, RemoteGroup};
 use crate::fleet::Fleet;
 use crate::store::Pool;
 use crate::store::claim::Deadlines;
@@ -131,19 +131,17 @@ impl Hub {
         *self.draining.borrow()
     }
 
+    /// The workers of all replicas, as far as they take new tasks.
+    #[must_use]
+    pub fn groups(&self) -> Vec<Group> {
+        let mut groups = self.fleet.groups(std::time::Instant::now());
+        groups.extend(scope::staying(&self.elsewhere.read()));
+        groups
+    }
+
     /// The nodes that may run tasks of this route now.
     pub fn nodes<'r>(&self, route: &'r Route) -> Nodes<'r> {
-        scope::nodes(route, || {
-            let mut groups = self.fleet.groups(std::time::Instant::now());
-            let elsewhere = self.elsewhere.read();
-            groups.extend(
-                elsewhere
-                    .iter()
-                    .filter(|remote| !remote.draining)
-                    .map(|remote| remote.group.clone()),
-            );
-            groups
-        })
+        scope::nodes(route, || self.groups())
     }
 
     /// The number of the next sweep or adoption.

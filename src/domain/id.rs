@@ -7,6 +7,8 @@ use std::str::FromStr;
 pub type TaskId = i64;
 /// One start of a replica.
 pub type DispatcherId = i64;
+/// Stands for no replica, where a move names the owner of a row that must have none.
+pub const NOBODY: DispatcherId = 0;
 /// An interned (namespace, task queue, task type, node).
 pub type RouteId = i32;
 

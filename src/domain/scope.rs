@@ -88,6 +88,12 @@ pub struct RemoteGroup {
     pub group: Group,
 }
 
+/// The groups of replicas that take new tasks.
+pub fn staying(groups: &[RemoteGroup]) -> impl Iterator<Item = Group> {
+    let staying = groups.iter().filter(|remote| !remote.draining);
+    staying.map(|remote| remote.group.clone())
+}
+
 /// What an operator ordered for a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {

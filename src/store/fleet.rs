@@ -1,8 +1,10 @@
 //! What replicas tell each other of their workers, and what operators order.
 
+use std::time::Duration;
+
 use deadpool_postgres::GenericClient;
 
-use super::Error;
+use super::{Error, millis};
 use crate::domain::id::DispatcherId;
 use crate::domain::scope::{Group, Namespaces, Order, RemoteGroup, Scope, WorkerState};
 
@@ -63,13 +65,17 @@ pub async fn write_groups(
     Ok(())
 }
 
-/// The slot groups of all other live replicas, as of their last beats.
+/// The slot groups of all live replicas but `own`, as of their last beats. With a `silence`, a replica that nobody has
+/// declared dead is left out too when its last beat is older: where no replica lives, nobody declares any dead.
 pub async fn read_groups(
     client: &impl GenericClient,
-    own: DispatcherId,
+    own: Option<DispatcherId>,
+    silence: Option<Duration>,
 ) -> Result<Vec<RemoteGroup>, Error> {
     let statement = client.prepare_cached(READ_FLEET).await?;
-    let rows = client.query(&statement, &[&own]).await?;
+    let rows = client
+        .query(&statement, &[&own, &silence.map(millis)])
+        .await?;
     let groups = rows.iter().map(|row| {
         let count = |column| u32::try_from(row.get::<_, i32>(column)).unwrap_or(0);
         let namespaces: Option<Vec<String>> = row.get("namespaces");

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::GenericClient;
 
+use super::unserved::{self, Watch};
 use crate::dispatch::{DATABASE_DEADLINE, Hub};
 use crate::domain::id::{RouteId, TaskId};
 use crate::domain::outcome::{Failure, Outcome};
@@ -16,7 +17,7 @@ use crate::store::settle::{self, Goes, Return, Returned};
 use crate::store::{Error, claim, dispatchers, routes, upkeep};
 
 /// Rows that one transaction moves at most, so that it holds few locks for a short time.
-const BATCH: i32 = 500;
+pub(super) const BATCH: i32 = 500;
 /// Partitions are looked after this often, and kept this many days ahead.
 const PARTITIONS_EVERY: Duration = Duration::from_secs(60);
 const DAYS_AHEAD: i32 = 14;
@@ -25,6 +26,7 @@ const DAYS_AHEAD: i32 = 14;
 pub async fn run(hub: Arc<Hub>, tick: Duration) {
     let mut partitions_at = Instant::now();
     let ended = hub.ended.clone();
+    let mut watch = Watch::new(hub.settings.dead_after, hub.settings.reconnect_grace);
     let mut wait = tick;
     loop {
         let jittered = wait.mul_f64(0.8 + 0.4 * fastrand::f64());
@@ -36,7 +38,7 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
             return;
         }
         let partitions = Instant::now() >= partitions_at;
-        wait = match do_chores(&hub, partitions).await {
+        wait = match do_chores(&hub, &mut watch, partitions).await {
             Ok(done) => {
                 if partitions && done.raised {
                     partitions_at = Instant::now() + PARTITIONS_EVERY;
@@ -53,21 +55,24 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
 }
 
 /// One tick.
-async fn do_chores(hub: &Hub, partitions: bool) -> Result<Tick, Error> {
+async fn do_chores(hub: &Hub, watch: &mut Watch, partitions: bool) -> Result<Tick, Error> {
     hub.routes.refresh(&hub.pool).await?;
+    let unserved = unserved::look(hub, watch).await?;
     let (defaults, max_losses) = (hub.settings.defaults, hub.settings.max_losses);
-    let moved = hub
+    let (moved, failed) = hub
         .pool
         .run(DATABASE_DEADLINE, move |client| {
             Box::pin(async move {
                 let transaction = client.transaction().await?;
                 if !upkeep::try_chores(&transaction).await? {
-                    return Ok(Vec::new());
+                    return Ok((Vec::new(), 0));
                 }
                 let mut moved = rearm(&transaction, max_losses).await?;
                 moved.extend(end_overdue(&transaction, &defaults, max_losses).await?);
+                let failed =
+                    unserved::write(&transaction, &unserved, &defaults, max_losses).await?;
                 transaction.commit().await?;
-                Ok(moved)
+                Ok((moved, failed))
             })
         })
         .await?;
@@ -95,7 +100,7 @@ async fn do_chores(hub: &Hub, partitions: bool) -> Result<Tick, Error> {
         })
         .await?;
     Ok(Tick {
-        full: moved.len() >= usize::try_from(BATCH).unwrap_or(usize::MAX),
+        full: moved.len().max(failed) >= usize::try_from(BATCH).unwrap_or(usize::MAX),
         raised,
     })
 }
@@ -146,23 +151,14 @@ async fn end_overdue(
     if overdue.is_empty() {
         return Ok(Vec::new());
     }
-    let ids: Vec<TaskId> = overdue.iter().map(|late| late.token.id).collect();
-    let wanted: Vec<RouteId> = overdue.iter().map(|late| late.route).collect();
-    let bodies = claim::read_bodies(client, &ids).await?;
-    let bodies: HashMap<TaskId, _> = bodies.into_iter().map(|body| (body.id, body)).collect();
-    let routes: HashMap<RouteId, Route> = routes::read(client, &wanted)
-        .await?
-        .into_iter()
-        .map(|route| (route.id, route))
+    let tasks: Vec<(TaskId, RouteId)> = overdue
+        .iter()
+        .map(|late| (late.token.id, late.route))
         .collect();
+    let policies = policies(client, &tasks, defaults).await?;
     let returns: Vec<Return> = overdue
         .iter()
         .filter_map(|late| {
-            let policy = Policy::resolve(
-                bodies.get(&late.token.id)?,
-                routes.get(&late.route)?,
-                defaults,
-            );
             let failure = Failure::new(
                 "run_timeout",
                 "The task passed its deadline and its replica did not end it.",
@@ -170,7 +166,7 @@ async fn end_overdue(
             let settlement = decide(
                 Outcome::TimedOut(failure),
                 late.attempt,
-                &policy,
+                policies.get(&late.token.id)?,
                 fastrand::f64(),
             );
             to_return(settlement, late.token, late.owner)
@@ -185,8 +181,29 @@ async fn end_overdue(
     Ok(moved)
 }
 
+/// The limits that tasks run under; none for one whose body or route is gone.
+pub(super) async fn policies(
+    client: &impl GenericClient,
+    tasks: &[(TaskId, RouteId)],
+    defaults: &Defaults,
+) -> Result<HashMap<TaskId, Policy>, Error> {
+    let (ids, mut wanted): (Vec<TaskId>, Vec<RouteId>) = tasks.iter().copied().unzip();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let bodies = claim::read_bodies(client, &ids).await?;
+    let bodies: HashMap<TaskId, _> = bodies.into_iter().map(|body| (body.id, body)).collect();
+    let routes = routes::read(client, &wanted).await?;
+    let routes: HashMap<RouteId, Route> =
+        routes.into_iter().map(|route| (route.id, route)).collect();
+    let resolved = tasks.iter().filter_map(|(id, route)| {
+        let policy = Policy::resolve(bodies.get(id)?, routes.get(route)?, defaults);
+        Some((*id, policy))
+    });
+    Ok(resolved.collect())
+}
+
 /// For outcomes whose meaning does not depend on the task's limits.
-const ANY_POLICY: Policy = Policy {
+pub(super) const ANY_POLICY: Policy = Policy {
     max_attempts: 1,
     backoff: crate::domain::backoff::Backoff {
         base: Duration::ZERO,
@@ -197,7 +214,7 @@ const ANY_POLICY: Policy = Policy {
     heartbeat_timeout: None,
 };
 
-fn to_return(
+pub(super) fn to_return(
     settlement: Settlement,
     token: crate::domain::id::Token,
     owner: crate::domain::id::DispatcherId,

@@ -38,6 +38,7 @@ pub async fn run(hub: Arc<Hub>, beat: Duration, health: Health) -> bool {
             }
             Err(error) => {
                 judge.blinded();
+                hub.fitness.missed();
                 set_health(&health, false, Some(&error));
                 retry
             }
@@ -113,7 +114,7 @@ async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
                 fleet::write_workers(client, dispatcher, &workers).await?;
                 Ok(Some(Seen {
                     alive: dispatchers::read(client).await?,
-                    elsewhere: fleet::read_groups(client, dispatcher).await?,
+                    elsewhere: fleet::read_groups(client, Some(dispatcher), None).await?,
                     orders: fleet::read_orders(client).await?.into_iter().collect(),
                     cancelled: upkeep::find_cancelled(client, dispatcher).await?,
                 }))

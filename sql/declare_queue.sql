@@ -1,0 +1,10 @@
+-- Declares a route: $1 task queue, $2 task type, $3 namespace, $4 node (null for none), $5 what becomes of its tasks
+-- while nobody serves it (null keeps that).
+select
+    fencepost.declare_queue(
+        task_queue => $1::text,
+        task_type => $2::text,
+        namespace => $3::text,
+        node => $4::text,
+        unserved => $5::text
+    ) as route_id

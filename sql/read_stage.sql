@@ -1,0 +1,20 @@
+-- Where a task is in its life, for those who ask why it does not run: $1 id.
+select
+    task.route_id,
+    case outcome.state when 1 then 'done' when 2 then 'failed' when 3 then 'cancelled' end as ended,
+    outcome.ended_at,
+    live.state = 1 as claimed,
+    live.hold,
+    live.visible_after,
+    live.visible_after > statement_timestamp() as waits,
+    live.claimed_at,
+    live.cancel_requested,
+    live.dispatcher,
+    coalesce(dispatcher.name, '') as replica,
+    unserved.since as unserved_since
+from fencepost.task
+left join fencepost.live on live.id = $1::bigint
+left join fencepost.outcome on outcome.id = $1::bigint
+left join fencepost.dispatcher on dispatcher.id = live.dispatcher
+left join fencepost.unserved on unserved.route_id = task.route_id
+where task.id = $1::bigint
