@@ -5,6 +5,7 @@ mod duration;
 mod error;
 pub mod grpc;
 pub mod http;
+mod operators;
 mod view;
 pub mod waits;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::dispatch::CurrentHub;
 use crate::store::Pool;
 use crate::store::enqueue::{self, Enqueued, NewTask};
 use crate::store::settle;
@@ -20,6 +22,7 @@ use crate::store::tasks::{self, Filter, Page, Parts, Task};
 
 pub use duration::{milliseconds, span};
 pub use error::{CODES, Code, Error, Kind};
+pub use operators::{NamespaceView, QueueView, UnservedView, WhyView, WorkerView};
 pub use view::{ListedView, TaskView};
 pub use waits::Waits;
 
@@ -82,6 +85,8 @@ pub struct State {
     pub pool: Pool,
     /// Who waits for the end of what.
     pub waits: Waits,
+    /// The dispatcher of this replica, for what is asked of it alone.
+    pub hub: CurrentHub,
     /// Fed by the server.
     pub readiness: watch::Receiver<Readiness>,
     /// Bounds.

@@ -6,11 +6,14 @@ pub mod enqueue;
 pub mod healthcheck;
 mod lines;
 pub mod migrate;
+pub mod namespace;
 mod output;
+pub mod queue;
 pub mod serve;
 mod signals;
 pub mod task;
 pub mod worker;
+pub mod workers;
 
 use std::io;
 
@@ -44,8 +47,14 @@ pub enum Command {
     Migrate(migrate::Args),
     /// Enqueue a task, or one for each line of a file
     Enqueue(Box<enqueue::Args>),
-    /// Look at tasks, and cancel them
+    /// Look at tasks, ask why they do not run, and cancel them
     Task(task::Args),
+    /// Look at queues, find those that nobody serves, and declare them
+    Queue(queue::Args),
+    /// Look at namespaces and set where their tasks run
+    Namespace(namespace::Args),
+    /// Look at the connected workers, and order them to take nothing new
+    Workers(workers::Args),
     /// See it work: a private PostgreSQL, replicas and workers, 10,000 tasks, two of the processes killed half-way
     Demo(demo::Args),
     /// One worker of the demo
@@ -70,6 +79,9 @@ pub async fn run(cli: Cli) -> u8 {
         Command::Migrate(args) => migrate::run(args).await,
         Command::Enqueue(args) => enqueue::run(*args).await,
         Command::Task(args) => task::run(args).await,
+        Command::Queue(args) => queue::run(args).await,
+        Command::Namespace(args) => namespace::run(args).await,
+        Command::Workers(args) => workers::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker::run(*args).await,
         Command::Healthcheck(args) => healthcheck::run(args).await,

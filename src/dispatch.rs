@@ -24,6 +24,6 @@ mod wakes;
 pub mod watchdog;
 
 pub use fitness::{BootTime, Fitness};
-pub use hub::{DATABASE_DEADLINE, Hub, Settings};
+pub use hub::{CurrentHub, DATABASE_DEADLINE, Hub, Settings};
 pub use in_flight::{Delivery, InFlight};
 pub use wakes::Wakes;

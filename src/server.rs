@@ -190,6 +190,7 @@ pub async fn serve(
     let state = api::State {
         pool: replica.pool.clone(),
         waits,
+        hub: replica.hub.subscribe(),
         readiness: readiness.subscribe(),
         limits: replica.settings.limits,
     };

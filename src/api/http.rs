@@ -1,6 +1,7 @@
-//! The producers' door over HTTP: translation only. Errors are problem+json, ids are strings.
+//! The producers' and operators' door over HTTP: translation only. Errors are problem+json, ids are strings.
 
 mod body;
+mod operators;
 mod tasks;
 
 use std::time::Duration;
@@ -11,18 +12,31 @@ use axum::extract::{Request, State as Extract};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use futures_util::StreamExt as _;
 use serde::Serialize;
 
 use super::{Error, LONGEST_WAIT, State};
 
-/// Every route of the producers' side, and `/healthz` and `/readyz`.
+/// Every route of producers and operators, and `/healthz` and `/readyz`.
 pub fn router(state: State) -> Router {
     let calls = Router::new()
         .route("/v1/tasks", post(tasks::enqueue).get(tasks::list))
         .route("/v1/tasks/{id}", get(tasks::read))
         .route("/v1/tasks/{id}/cancel", post(tasks::cancel))
+        .route("/v1/tasks/{id}/why", get(operators::why))
+        .route(
+            "/v1/queues",
+            get(operators::queues).post(operators::declare),
+        )
+        .route("/v1/queues/unserved", get(operators::unserved))
+        .route("/v1/namespaces", get(operators::namespaces))
+        .route("/v1/namespaces/{name}", put(operators::set_namespace))
+        .route("/v1/workers", get(operators::workers))
+        .route(
+            "/v1/workers/{identity}/{action}",
+            post(operators::order_worker),
+        )
         .layer(middleware::from_fn_with_state(state.limits.request, within));
     let waits = Router::new()
         .route("/v1/tasks/{id}/wait", get(tasks::wait))

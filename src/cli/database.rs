@@ -39,10 +39,12 @@ impl Database {
         let (waits, poller) = Waits::new(pool.clone(), settled, CancellationToken::new());
         let mut owned = JoinSet::new();
         owned.spawn(poller.run());
+        let (_, hub) = watch::channel(None);
         let (_, readiness) = watch::channel(api::Readiness::default());
         let state = api::State {
             pool,
             waits,
+            hub,
             readiness,
             limits: Limits {
                 database: Duration::from_secs(15),

@@ -1,4 +1,6 @@
-//! `fencepost task`: show, list, cancel.
+//! `fencepost task`: show, list, cancel, why.
+
+mod why;
 
 use clap::Subcommand;
 use serde::Serialize;
@@ -26,6 +28,8 @@ enum TaskCommand {
     List(List),
     /// Cancel tasks: waiting ones at once, running ones through their workers
     Cancel(Cancel),
+    /// Ask why a task is not running
+    Why(why::Why),
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -85,6 +89,7 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
         TaskCommand::Show(args) => show(args).await,
         TaskCommand::List(args) => list(args).await,
         TaskCommand::Cancel(args) => cancel(args).await,
+        TaskCommand::Why(args) => why::why(args).await,
     }
 }
 

@@ -63,6 +63,9 @@ impl Settings {
     }
 }
 
+/// The hub of the current term, where there is one.
+pub type CurrentHub = watch::Receiver<Option<Arc<Hub>>>;
+
 /// What the loops of one term share. A term is one identity of this replica: from its registration until it
 /// is declared dead or stops.
 #[derive(Debug)]

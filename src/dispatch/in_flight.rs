@@ -79,6 +79,13 @@ impl InFlight {
         drop(replaced);
     }
 
+    /// Who has this task here.
+    #[must_use]
+    pub fn worker_of(&self, id: TaskId) -> Option<Arc<Profile>> {
+        let all = self.deliveries.lock();
+        all.get(&id).map(|delivery| Arc::clone(&delivery.worker))
+    }
+
     /// Takes the deliveries with these tokens out.
     pub fn finish<'t>(
         &self,

@@ -121,7 +121,7 @@ pub fn census(route: &Route, groups: &[Group]) -> Result<(), Reason> {
 /// What stands between a task and its start, in the order in which it is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Gate {
-    /// There is such a task.
+    /// There is such a task. Whoever asks for another one is told so at once.
     Exists,
     /// It has not ended.
     Unfinished,
@@ -233,8 +233,6 @@ pub struct Facts<'f> {
 /// Why a task is not running, or that it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is no such task: there never was, or it has left history.
-    Unknown,
     /// It has ended.
     Ended {
         /// `done`, `failed` or `cancelled`.
@@ -261,7 +259,6 @@ impl Verdict {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Unknown => "unknown",
             Self::Ended { .. } => "ended",
             Self::Claimed(_) => "claimed",
             Self::NotDue(_) => "not_due",
@@ -277,7 +274,6 @@ impl Verdict {
     #[must_use]
     pub const fn gate(&self) -> Option<Gate> {
         match self {
-            Self::Unknown => Some(Gate::Exists),
             Self::Ended { .. } => Some(Gate::Unfinished),
             Self::Claimed(_) => Some(Gate::Unclaimed),
             Self::NotDue(_) => Some(Gate::Due),
@@ -292,7 +288,6 @@ impl Verdict {
     #[must_use]
     pub fn sentence(&self) -> String {
         match self {
-            Self::Unknown => "there is no such task, or it has left history".to_owned(),
             Self::Ended { state, at } => format!("it has ended as {state} at {}", time(*at)),
             Self::Claimed(claimed) => claimed.sentence(),
             Self::NotDue(at) => format!("it is due at {}", time(*at)),
@@ -337,10 +332,7 @@ fn time(at: DateTime<Utc>) -> String {
 /// Everything that stops a task now, in the order of the gates; empty when the next sweep may claim it. What has ended
 /// or is claimed stands at one gate only.
 #[must_use]
-pub fn stops(facts: Option<&Facts<'_>>) -> Vec<Verdict> {
-    let Some(facts) = facts else {
-        return vec![Verdict::Unknown];
-    };
+pub fn stops(facts: &Facts<'_>) -> Vec<Verdict> {
     let (due_at, hold) = match &facts.stage {
         Stage::Ended { state, at } => {
             let state = state.clone();
@@ -366,9 +358,7 @@ pub fn stops(facts: Option<&Facts<'_>>) -> Vec<Verdict> {
 #[must_use]
 pub fn gates(stops: &[Verdict]) -> Vec<(Gate, Option<Result<(), &Verdict>>)> {
     let end = match stops.last() {
-        Some(last @ (Verdict::Unknown | Verdict::Ended { .. } | Verdict::Unserved(_))) => {
-            last.gate()
-        }
+        Some(last @ (Verdict::Ended { .. } | Verdict::Unserved(_))) => last.gate(),
         _ => None,
     };
     let says = |gate: Gate| match stops.iter().find(|stop| stop.gate() == Some(gate)) {
@@ -381,7 +371,7 @@ pub fn gates(stops: &[Verdict]) -> Vec<(Gate, Option<Result<(), &Verdict>>)> {
 
 /// The first of the [`stops`], or that there is none.
 #[must_use]
-pub fn judge(facts: Option<&Facts<'_>>) -> Verdict {
+pub fn judge(facts: &Facts<'_>) -> Verdict {
     let first = stops(facts).into_iter().next();
     first.unwrap_or(Verdict::WillBeClaimed)
 }

@@ -252,11 +252,11 @@ async fn expire(
         routes.into_iter().map(|route| (route.id, route)).collect();
     let outcomes = expired.iter().map(|task| {
         let verdict = routes.get(&task.route).map(|route| {
-            verdict::judge(Some(&Facts {
+            verdict::judge(&Facts {
                 route,
                 stage: task.stage.clone(),
                 groups: &looked.groups,
-            }))
+            })
         });
         let why = verdict.map_or_else(
             || "its route can't be read".to_owned(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use fencepost::domain::id::{DispatcherId, TaskId, Token};
+use fencepost::domain::id::{DispatcherId, NOBODY, TaskId, Token};
 use fencepost::domain::settlement::Move;
 use fencepost::store::claim::{self, LaneRequest};
 use fencepost::store::settle::{self, Goes, Return, Verdict};
@@ -38,6 +38,11 @@ enum Command {
         token: usize,
         how: Move,
     },
+    /// A move by a chore, of a task that nobody may have.
+    MoveReady {
+        task: usize,
+        how: Move,
+    },
     Cancel {
         task: usize,
     },
@@ -62,15 +67,18 @@ fn any_move() -> impl Strategy<Value = Move> {
         Move::NotAccepted,
         Move::Snooze,
         Move::Release,
+        Move::HandOver,
         Move::ReArm,
         Move::DeadLetter,
         Move::Unservable,
+        Move::Expire,
     ])
 }
 
 fn command() -> impl Strategy<Value = Command> {
     let n = 0..64usize;
     let reported = proptest::sample::select(vec![Move::Retry, Move::Snooze, Move::DeadLetter]);
+    let chore = proptest::sample::select(vec![Move::Retry, Move::DeadLetter, Move::Expire]);
     prop_oneof![
         2 => Just(Command::Enqueue),
         6 => (n.clone(), 1..3).prop_map(|(replica, limit)| Command::Claim { replica, limit }),
@@ -78,6 +86,7 @@ fn command() -> impl Strategy<Value = Command> {
         4 => (n.clone(), reported).prop_map(|(token, how)| Command::Report { token, how }),
         6 => (n.clone(), n.clone(), any_move())
             .prop_map(|(replica, token, how)| Command::MoveBy { replica, token, how }),
+        3 => (n.clone(), chore).prop_map(|(task, how)| Command::MoveReady { task, how }),
         2 => n.clone().prop_map(|task| Command::Cancel { task }),
         3 => (n.clone(), n.clone()).prop_map(|(replica, token)| Command::Adopt { replica, token }),
         2 => n.clone().prop_map(|token| Command::CompleteInSql { token }),
@@ -108,7 +117,7 @@ impl Task {
 
     /// The rules of a move that is not a success; None when its guard does not hold.
     fn give_back(&mut self, token: Token, owner: Option<DispatcherId>, how: Move) -> Option<Goes> {
-        let owned = owner.is_none() || owner == self.owner;
+        let owned = owner.is_none() || owner == self.owner.or(Some(NOBODY));
         if !self.is_current(token) || !owned {
             return None;
         }
@@ -116,8 +125,8 @@ impl Task {
             Move::Retry | Move::TimeOut | Move::DeadLetter => (1, 1, 0),
             Move::RetryAtOnce => (1, 1, 1),
             Move::NotAccepted => (0, 1, 1),
-            Move::Snooze | Move::Unservable => (0, 1, 0),
-            Move::Release => (0, 0, 0),
+            Move::Snooze | Move::Unservable | Move::Expire => (0, 1, 0),
+            Move::Release | Move::HandOver => (0, 0, 0),
             Move::ReArm => (0, 0, 1),
         };
         let told = owner.is_none().then_some((token.epoch, token.fence));
@@ -127,7 +136,7 @@ impl Task {
             return Some(Goes::Cancelled);
         }
         let lost = loses > 0 && self.losses + loses > MAX_LOSSES;
-        let dead = lost || matches!(how, Move::DeadLetter | Move::Unservable);
+        let dead = lost || matches!(how, Move::DeadLetter | Move::Unservable | Move::Expire);
         if spends + loses > 0 || dead {
             self.failures.insert((token.epoch, token.fence));
         }
@@ -251,6 +260,7 @@ impl<'q> Run<'q> {
                 let owner = Some(self.replica(replica));
                 self.give_back(token, owner, how).await?;
             }
+            Command::MoveReady { task, how } => self.move_ready(task, how).await?,
             Command::Cancel { task } => self.cancel(task).await?,
             Command::Adopt { replica, token } => self.adopt(replica, token).await?,
             Command::CompleteInSql { token } => self.complete_in_sql(token).await?,
@@ -321,6 +331,27 @@ impl<'q> Run<'q> {
             .unwrap();
         prop_assert_eq!(moved.first().map(|task| task.goes), expected);
         prop_assert_eq!(verdict_for(&self.client, token, false, owner).await, told);
+        Ok(())
+    }
+
+    /// What the chores do to tasks that nobody has; one that somebody has stays as it is.
+    async fn move_ready(&mut self, task: usize, how: Move) -> Result<(), TestCaseError> {
+        let count = self.tasks.len();
+        let task = &mut self.tasks[task % count];
+        let token = Token {
+            id: task.id,
+            epoch: task.epoch,
+            fence: task.fence,
+        };
+        let expected = task.give_back(token, Some(NOBODY), how);
+        let entry = Return {
+            owner: Some(NOBODY),
+            ..failure(token, how)
+        };
+        let moved = settle::give_back(&self.client, &[entry], MAX_LOSSES)
+            .await
+            .unwrap();
+        prop_assert_eq!(moved.first().map(|task| task.goes), expected);
         Ok(())
     }
 

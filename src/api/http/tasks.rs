@@ -175,7 +175,7 @@ pub(super) async fn cancel(
     Ok(json(StatusCode::OK, &view))
 }
 
-fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Error> {
+pub(super) fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Error> {
     Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map(|query| query.0)
         .map_err(|error| Error::invalid_value("query", format!("{error}.")))
@@ -185,7 +185,7 @@ fn task_id(text: &str) -> Result<i64, Error> {
     number("task_id", text)
 }
 
-fn number<N: std::str::FromStr>(field: &str, text: &str) -> Result<N, Error> {
+pub(super) fn number<N: std::str::FromStr>(field: &str, text: &str) -> Result<N, Error> {
     text.parse()
         .map_err(|_| Error::invalid_value(field, format!("{field} must be an integer.")))
 }
@@ -267,7 +267,7 @@ fn read_member(task: &mut NewTask, name: &str, field: &str, value: Bytes) -> Res
     Ok(())
 }
 
-fn unless_null(value: Bytes) -> Option<Bytes> {
+pub(super) fn unless_null(value: Bytes) -> Option<Bytes> {
     (value != "null").then_some(value)
 }
 
@@ -280,7 +280,11 @@ fn integer(field: &str, value: &Bytes) -> Result<Option<i32>, Error> {
 }
 
 /// A value of this JSON type; null counts as absent.
-fn typed<T: DeserializeOwned>(field: &str, value: &Bytes, what: &str) -> Result<Option<T>, Error> {
+pub(super) fn typed<T: DeserializeOwned>(
+    field: &str,
+    value: &Bytes,
+    what: &str,
+) -> Result<Option<T>, Error> {
     serde_json::from_slice(value)
         .map_err(|_| Error::invalid_value(field, format!("{field} must be {what}.")))
 }

@@ -69,10 +69,12 @@ impl Producers {
         let shutdown = CancellationToken::new();
         let (_, settled) = watch::channel(0);
         let (waits, poller) = Waits::new(pool.clone(), settled, shutdown.clone());
+        let (_, hub) = watch::channel(None);
         let (readiness, ready) = watch::channel(Readiness::default());
         let state = State {
             pool,
             waits,
+            hub,
             readiness: ready,
             limits,
         };

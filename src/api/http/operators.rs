@@ -1,0 +1,184 @@
+//! `/v1/queues`, `/v1/namespaces`, `/v1/workers` and `/v1/tasks/{id}/why`.
+
+use axum::extract::{Path, Request, State as Extract};
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::body::{self, Members};
+use super::tasks::{number, parameters, typed, unless_null};
+use super::{json, read_body, read_bytes};
+use crate::api::{Error, NamespaceView, QueueView, State, UnservedView, WorkerView};
+use crate::domain::scope::Order;
+use crate::store::queues::{Declaration, NamespaceSettings};
+
+/// `GET /v1/tasks/{id}/why`: the verdict, and what each gate says.
+pub(super) async fn why(
+    Extract(state): Extract<State>,
+    Path(id): Path<String>,
+) -> Result<Response, Error> {
+    Ok(json(
+        StatusCode::OK,
+        &state.why(number("task_id", &id)?).await?,
+    ))
+}
+
+/// `GET /v1/queues?namespace=&task_queue=`
+pub(super) async fn queues(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
+    #[derive(Serialize)]
+    struct List {
+        queues: Vec<QueueView>,
+    }
+    let (mut namespace, mut task_queue) = (None, None);
+    for (name, value) in parameters(&uri)? {
+        match name.as_str() {
+            "namespace" => namespace = Some(value),
+            "task_queue" => task_queue = Some(value),
+            _ => return Err(Error::unknown_field(&name)),
+        }
+    }
+    let queues = state.queues(namespace, task_queue).await?;
+    Ok(json(StatusCode::OK, &List { queues }))
+}
+
+/// `GET /v1/queues/unserved`: what nobody serves, over all replicas.
+pub(super) async fn unserved(Extract(state): Extract<State>) -> Result<Response, Error> {
+    #[derive(Serialize)]
+    struct List {
+        unserved: Vec<UnservedView>,
+    }
+    let unserved = state.unserved().await?;
+    Ok(json(StatusCode::OK, &List { unserved }))
+}
+
+/// `POST /v1/queues`: declares one; the answer repeats it.
+pub(super) async fn declare(
+    Extract(state): Extract<State>,
+    request: Request,
+) -> Result<Response, Error> {
+    #[derive(Serialize)]
+    struct Declared {
+        namespace: String,
+        task_queue: String,
+        task_type: String,
+        node: Option<String>,
+        declared: bool,
+    }
+    let mut route = Declaration::default();
+    for (name, value) in one_object(&read_body(&state, request).await?)? {
+        let text = typed::<String>(&name, &value, "a string")?;
+        match name.as_str() {
+            "namespace" => route.namespace = text,
+            "task_queue" => route.task_queue = text.unwrap_or_default(),
+            "task_type" => route.task_type = text.unwrap_or_default(),
+            "node" => route.node = text,
+            "unserved" => route.unserved = text,
+            _ => return Err(Error::unknown_field(&name)),
+        }
+    }
+    state.declare_queue(route.clone()).await?;
+    let view = Declared {
+        namespace: route.namespace.unwrap_or_else(|| "default".to_owned()),
+        task_queue: route.task_queue,
+        task_type: route.task_type,
+        node: route.node,
+        declared: true,
+    };
+    Ok(json(StatusCode::OK, &view))
+}
+
+/// `GET /v1/namespaces`
+pub(super) async fn namespaces(Extract(state): Extract<State>) -> Result<Response, Error> {
+    #[derive(Serialize)]
+    struct List {
+        namespaces: Vec<NamespaceView>,
+    }
+    let namespaces = state.namespaces().await?;
+    Ok(json(StatusCode::OK, &List { namespaces }))
+}
+
+/// `PUT /v1/namespaces/{name}`: sets what is given.
+pub(super) async fn set_namespace(
+    Extract(state): Extract<State>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Error> {
+    let mut settings = NamespaceSettings::default();
+    for (field, value) in one_object(&read_body(&state, request).await?)? {
+        match field.as_str() {
+            "placement" => settings.placement = unless_null(value).map(|value| value.to_vec()),
+            "require_declared_queues" => {
+                settings.require_declared_queues = typed(&field, &value, "true or false")?;
+            }
+            _ => return Err(Error::unknown_field(&field)),
+        }
+    }
+    Ok(json(
+        StatusCode::OK,
+        &state.set_namespace(name, settings).await?,
+    ))
+}
+
+/// `GET /v1/workers`: those of all live replicas.
+pub(super) async fn workers(Extract(state): Extract<State>) -> Result<Response, Error> {
+    #[derive(Serialize)]
+    struct List {
+        workers: Vec<WorkerView>,
+    }
+    let workers = state.workers().await?;
+    Ok(json(StatusCode::OK, &List { workers }))
+}
+
+/// `POST /v1/workers/{identity}/drain|cordon|uncordon`, with `{"reason": "…", "by": "…"}` or without a body.
+pub(super) async fn order_worker(
+    Extract(state): Extract<State>,
+    Path((identity, action)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response, Error> {
+    #[derive(Serialize)]
+    struct Ordered {
+        identity: String,
+        action: String,
+    }
+    let order = match action.as_str() {
+        "drain" => Some(Order::Drain),
+        "cordon" => Some(Order::Cordon),
+        "uncordon" => None,
+        _ => {
+            let message = format!("there is nothing at {}.", request.uri().path());
+            return Err(Error::new("FP-106", message));
+        }
+    };
+    let body = read_bytes(&state, request).await?;
+    let (mut reason, mut by) = (String::new(), String::new());
+    if !body.trim_ascii().is_empty() {
+        for (name, value) in one_object(&body)? {
+            let text = typed::<String>(&name, &value, "a string")?.unwrap_or_default();
+            match name.as_str() {
+                "reason" => reason = text,
+                "by" => by = text,
+                _ => return Err(Error::unknown_field(&name)),
+            }
+        }
+    }
+    let identities = vec![identity.clone()];
+    state.order_workers(identities, order, by, reason).await?;
+    Ok(json(StatusCode::OK, &Ordered { identity, action }))
+}
+
+/// The members of the one object that a body must be.
+fn one_object(body: &Bytes) -> Result<Members, Error> {
+    let split = body::split(body)?;
+    let members = match split.objects.into_iter().next() {
+        Some(members) if !split.is_list => members,
+        _ => return Err(Error::invalid_body("the body must be one JSON object.")),
+    };
+    for (index, (name, _)) in members.iter().enumerate() {
+        if members.iter().take(index).any(|(before, _)| before == name) {
+            let message = format!("{name} is given more than once.");
+            return Err(Error::invalid_value(name, message));
+        }
+    }
+    Ok(members)
+}

@@ -1,0 +1,191 @@
+//! What operators ask and order: why a task does not run, what nobody serves, queues, namespaces, workers.
+
+mod view;
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use super::{Error, State};
+use crate::domain::id::RouteId;
+use crate::domain::route::Route;
+use crate::domain::scope::{self, Group, Order};
+use crate::domain::verdict::{self, Claimed, Facts, Reason, Stage};
+use crate::store::queues::{self, Declaration, NamespaceSettings};
+use crate::store::{Client, fleet, routes, unserved, workers};
+
+pub use view::{NamespaceView, QueueView, UnservedView, WhyView, WorkerView};
+
+/// Counts of waiting tasks stop here: beyond it nobody needs the exact number, and counting on would read the line.
+const COUNTED: i64 = 10_000;
+
+/// The most lines of a list of operators: enough for people, and bounded for the database.
+const LONGEST_LIST: i64 = 1_000;
+
+/// A replica that has been silent for so long is not there, even where none lives that could declare it dead: several
+/// times the longest beat that is of use.
+const SILENCE: Duration = Duration::from_mins(1);
+
+impl State {
+    /// Why this task is not running: what each gate says of it.
+    pub async fn why(&self, id: i64) -> Result<WhyView, Error> {
+        let found = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move {
+                let Some(located) = unserved::locate(client, id).await? else {
+                    return Ok(None);
+                };
+                let route = routes::read(client, &[located.route]).await?.pop();
+                Ok(Some((located, route, live_groups(client).await?)))
+            })
+        });
+        let Some((mut located, route, groups)) = found.await? else {
+            return Err(Error::no_task(id));
+        };
+        let Some(route) = route else {
+            let message = format!("the route of task {id} can't be read.");
+            return Err(Error::new("FP-114", message));
+        };
+        if let Stage::Claimed(claimed) = &mut located.stage {
+            claimed.worker = self.worker_of(id, claimed);
+        }
+        let facts = Facts {
+            route: &route,
+            stage: located.stage,
+            groups: &groups,
+        };
+        let stops = verdict::stops(&facts);
+        Ok(WhyView::new(id, &route, located.unserved_since, &stops))
+    }
+
+    /// The worker that has a task, if this replica is the one that delivered it.
+    fn worker_of(&self, id: i64, claimed: &Claimed) -> Option<String> {
+        let hub = self.hub.borrow().clone()?;
+        let worker = hub.in_flight.worker_of(id)?;
+        (hub.dispatcher == claimed.dispatcher).then(|| worker.identity.clone())
+    }
+
+    /// The routes with due tasks that no worker of any replica can take now, the longest wait first. A full pool is
+    /// among them only once its line has been judged to stand still.
+    pub async fn unserved(&self) -> Result<Vec<UnservedView>, Error> {
+        let found = self.pool.run(self.limits.database, |client| {
+            Box::pin(async move {
+                let due = routes::find_due(client).await?;
+                let due: BTreeSet<RouteId> = due
+                    .iter()
+                    .filter(|lane| lane.due_in.is_zero())
+                    .map(|lane| lane.route)
+                    .collect();
+                let due: Vec<RouteId> = due.into_iter().collect();
+                let groups = live_groups(client).await?;
+                let unserved: HashMap<RouteId, (Route, Reason)> = routes::read(client, &due)
+                    .await?
+                    .into_iter()
+                    .filter(|route| route.paused.is_none())
+                    .filter_map(|route| {
+                        let reason = verdict::census(&route, &groups).err()?;
+                        Some((route.id, (route, reason)))
+                    })
+                    .take(usize::try_from(LONGEST_LIST).unwrap_or(usize::MAX))
+                    .collect();
+                let wanted: Vec<RouteId> = unserved.keys().copied().collect();
+                let waiting = unserved::count_waiting(client, &wanted, COUNTED + 1).await?;
+                Ok((unserved, waiting))
+            })
+        });
+        let (mut unserved, waiting) = found.await?;
+        let views = waiting.iter().filter_map(|waiting| {
+            let (route, reason) = unserved.remove(&waiting.route)?;
+            let counts = reason != Reason::WorkersAtCapacity || waiting.since.is_some();
+            counts.then(|| UnservedView::new(route, reason, waiting))
+        });
+        Ok(views.collect())
+    }
+
+    /// The known routes by name, with what waits and what runs.
+    pub async fn queues(
+        &self,
+        namespace: Option<String>,
+        task_queue: Option<String>,
+    ) -> Result<Vec<QueueView>, Error> {
+        let found = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move {
+                let (namespace, queue) = (namespace.as_deref(), task_queue.as_deref());
+                queues::list(client, namespace, queue, COUNTED + 1, LONGEST_LIST).await
+            })
+        });
+        Ok(found.await?.into_iter().map(QueueView::from).collect())
+    }
+
+    /// Declares a queue for one type and node.
+    pub async fn declare_queue(&self, route: Declaration) -> Result<(), Error> {
+        let declared = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move { queues::declare(client, &route).await })
+        });
+        declared.await?;
+        Ok(())
+    }
+
+    /// The namespaces by name.
+    pub async fn namespaces(&self) -> Result<Vec<NamespaceView>, Error> {
+        let found = self.pool.run(self.limits.database, |client| {
+            Box::pin(async move { queues::list_namespaces(client, None, LONGEST_LIST).await })
+        });
+        Ok(found.await?.into_iter().map(NamespaceView::from).collect())
+    }
+
+    /// Sets what is given of a namespace, which is made if it is new, and answers what it is then.
+    pub async fn set_namespace(
+        &self,
+        name: String,
+        settings: NamespaceSettings,
+    ) -> Result<NamespaceView, Error> {
+        let set = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move {
+                queues::set_namespace(client, &name, &settings).await?;
+                queues::list_namespaces(client, Some(&name), 1).await
+            })
+        });
+        let gone = || Error::new("FP-114", "the namespace has gone meanwhile.");
+        set.await?.pop().map(NamespaceView::from).ok_or_else(gone)
+    }
+
+    /// The workers of all live replicas, and the orders for workers that are away.
+    pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
+        let found = self.pool.run(self.limits.database, |client| {
+            Box::pin(async move { workers::list(client, SILENCE, LONGEST_LIST).await })
+        });
+        Ok(found.await?.into_iter().map(WorkerView::from).collect())
+    }
+
+    /// Orders something for workers by their identities, or lifts (`None`) what was ordered; replicas take it up with
+    /// their next beat.
+    pub async fn order_workers(
+        &self,
+        identities: Vec<String>,
+        order: Option<Order>,
+        by: String,
+        reason: String,
+    ) -> Result<(), Error> {
+        let is_name = |text: &String| {
+            (1..=200).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+        };
+        if !identities.iter().all(is_name) {
+            let message = "identity must be 1 to 200 characters without control characters.";
+            return Err(Error::invalid_value("identity", message));
+        }
+        let ordered = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move {
+                match order {
+                    Some(order) => workers::order(client, &identities, order, &by, &reason).await,
+                    None => workers::lift(client, &identities).await,
+                }
+            })
+        });
+        Ok(ordered.await?)
+    }
+}
+
+/// The workers of all live replicas, as far as they take new tasks.
+async fn live_groups(client: &Client) -> Result<Vec<Group>, crate::store::Error> {
+    let groups = fleet::read_groups(client, None, Some(SILENCE)).await?;
+    Ok(scope::staying(&groups).collect())
+}

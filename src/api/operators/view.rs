@@ -1,0 +1,313 @@
+//! What operators see, as JSON for HTTP and for `--output json`.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::COUNTED;
+use crate::domain::route::Route;
+use crate::domain::verdict::{self, Reason, Verdict};
+use crate::store::queues::{Namespace, Queue};
+use crate::store::unserved::Waiting;
+use crate::store::workers::Worker;
+
+/// Why a task is not running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WhyView {
+    task_id: String,
+    #[serde(flatten)]
+    route: RouteView,
+    /// The name of the first gate's answer that stops it, else `will_be_claimed`.
+    pub verdict: &'static str,
+    /// The same in a sentence.
+    pub detail: String,
+    /// Since when nobody serves its route, where that has been judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unserved_since: Option<String>,
+    /// Every gate in order.
+    pub gates: Vec<GateView>,
+}
+
+/// What one gate says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GateView {
+    /// Its name.
+    pub gate: &'static str,
+    /// null where an earlier gate leaves nothing to look at.
+    pub passed: Option<bool>,
+    /// What it says against the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// Where tasks go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RouteView {
+    /// Tenant.
+    pub namespace: String,
+    /// Pool of workers.
+    pub task_queue: String,
+    /// What the worker must know how to do.
+    pub task_type: String,
+    /// The only node that may run it.
+    pub node: Option<String>,
+}
+
+impl From<&Route> for RouteView {
+    fn from(route: &Route) -> Self {
+        Self {
+            namespace: route.namespace.clone(),
+            task_queue: route.task_queue.clone(),
+            task_type: route.task_type.clone(),
+            node: (!route.node.is_empty()).then(|| route.node.clone()),
+        }
+    }
+}
+
+impl WhyView {
+    pub(super) fn new(
+        id: i64,
+        route: &Route,
+        unserved_since: Option<DateTime<Utc>>,
+        stops: &[Verdict],
+    ) -> Self {
+        let first = stops.first().unwrap_or(&Verdict::WillBeClaimed);
+        let gates = verdict::gates(stops).into_iter().map(|(gate, says)| {
+            let detail = says
+                .and_then(Result::err)
+                .map(|stop| sentence(&stop.sentence()));
+            GateView {
+                gate: gate.name(),
+                passed: says.map(|says| says.is_ok()),
+                detail,
+            }
+        });
+        Self {
+            task_id: id.to_string(),
+            route: RouteView::from(route),
+            verdict: first.name(),
+            detail: sentence(&first.sentence()),
+            unserved_since: unserved_since.map(time),
+            gates: gates.collect(),
+        }
+    }
+}
+
+/// A capital and a full stop.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    format!("{}{}.", first.unwrap_or_default(), letters.as_str())
+}
+
+fn time(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Micros, true)
+}
+
+/// A count that ends at [`COUNTED`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// At most [`COUNTED`].
+    pub tasks: i64,
+    /// There are more.
+    pub more: bool,
+}
+
+impl Count {
+    fn of(tasks: i64) -> Self {
+        Self {
+            tasks: tasks.min(COUNTED),
+            more: tasks > COUNTED,
+        }
+    }
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let more = if self.more { "more than " } else { "" };
+        write!(f, "{more}{}", self.tasks)
+    }
+}
+
+/// A route that nobody serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UnservedView {
+    /// The route.
+    #[serde(flatten)]
+    pub route: RouteView,
+    /// What an operator can act on first.
+    pub reason: &'static str,
+    /// The same in a sentence.
+    pub detail: String,
+    /// Since when, where that has been judged: after a replica's death time and a worker's reconnect grace.
+    pub since: Option<String>,
+    /// Due tasks.
+    pub waiting: Count,
+    /// Milliseconds since the first of them was due.
+    pub oldest_ms: u64,
+}
+
+impl UnservedView {
+    pub(super) fn new(route: Route, reason: Reason, waiting: &Waiting) -> Self {
+        Self {
+            route: RouteView::from(&route),
+            reason: reason.name(),
+            detail: sentence(reason.sentence()),
+            since: waiting.since.map(time),
+            waiting: Count::of(waiting.tasks),
+            oldest_ms: u64::try_from(waiting.oldest.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// A route that is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueueView {
+    /// The route.
+    #[serde(flatten)]
+    pub route: RouteView,
+    /// Whether somebody has declared it.
+    pub declared: bool,
+    /// `wait` or `strict`.
+    pub unserved: String,
+    /// Whether it or its namespace is paused.
+    pub paused: bool,
+    /// Due tasks.
+    pub ready: Count,
+    /// Tasks that a replica has.
+    pub claimed: i64,
+}
+
+impl From<Queue> for QueueView {
+    fn from(queue: Queue) -> Self {
+        Self {
+            route: RouteView {
+                namespace: queue.namespace,
+                task_queue: queue.task_queue,
+                task_type: queue.task_type,
+                node: queue.node,
+            },
+            declared: queue.declared,
+            unserved: queue.unserved,
+            paused: queue.paused,
+            ready: Count::of(queue.ready),
+            claimed: queue.claimed,
+        }
+    }
+}
+
+/// A namespace.
+#[derive(Debug, Clone, Serialize)]
+pub struct NamespaceView {
+    /// Its name.
+    pub namespace: String,
+    /// Where its tasks run.
+    pub placement: Option<Box<RawValue>>,
+    /// Whether it takes tasks for declared queues only.
+    pub require_declared_queues: bool,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// Its share of the fleet, relative to others.
+    pub weight: i32,
+    /// Tasks that may be claimed at the same time over all replicas.
+    pub max_in_flight: Option<i32>,
+}
+
+impl From<Namespace> for NamespaceView {
+    fn from(namespace: Namespace) -> Self {
+        Self {
+            namespace: namespace.name,
+            placement: RawValue::from_string(namespace.placement).ok(),
+            require_declared_queues: namespace.require_declared_queues,
+            paused: namespace.paused,
+            weight: namespace.weight,
+            max_in_flight: namespace.max_in_flight,
+        }
+    }
+}
+
+/// A worker, or an order for one that is away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WorkerView {
+    /// A name for people.
+    pub identity: String,
+    /// `ready`, `opening`, `unreachable`, `draining`, `cordoned`, or `away`.
+    pub state: String,
+    /// The worker, unless it is away.
+    #[serde(flatten)]
+    pub present: Option<PresentView>,
+    /// What was ordered for it.
+    pub order: Option<OrderView>,
+}
+
+/// A worker that is connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PresentView {
+    /// Made by the dispatcher, new for every registration.
+    pub worker_id: String,
+    /// Tasks at the same time.
+    pub slots: i32,
+    /// Tasks in flight.
+    pub busy: i32,
+    /// Where it runs.
+    pub node: Option<String>,
+    /// Its pool.
+    pub task_queue: String,
+    /// The door that it came in by.
+    pub transport: String,
+    /// What it was built from.
+    pub build_id: String,
+    /// The identity of its replica.
+    pub dispatcher: String,
+    /// The name of its replica.
+    pub replica: String,
+    /// Since when it is connected.
+    pub since: String,
+}
+
+/// What an operator ordered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OrderView {
+    /// `drain` or `cordon`.
+    pub action: String,
+    /// By whom, where they said so.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When.
+    pub at: String,
+}
+
+impl From<Worker> for WorkerView {
+    fn from(worker: Worker) -> Self {
+        let (state, present) = match worker.present {
+            None => ("away".to_owned(), None),
+            Some(present) => {
+                let view = PresentView {
+                    worker_id: present.worker_id,
+                    slots: present.slots,
+                    busy: present.busy,
+                    node: present.node,
+                    task_queue: present.task_queue,
+                    transport: present.transport,
+                    build_id: present.build_id,
+                    dispatcher: present.dispatcher.to_string(),
+                    replica: present.replica,
+                    since: present.connected_at,
+                };
+                (present.state, Some(view))
+            }
+        };
+        Self {
+            identity: worker.identity,
+            state,
+            present,
+            order: worker.order.map(|order| OrderView {
+                action: order.action,
+                by: order.by,
+                reason: order.reason,
+                at: order.at,
+            }),
+        }
+    }
+}

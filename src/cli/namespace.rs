@@ -1,0 +1,127 @@
+//! `fencepost namespace`: list, set.
+
+use clap::Subcommand;
+
+use super::Usage;
+use super::database::Database;
+use super::output::{self, Output};
+use crate::api::NamespaceView;
+use crate::store::queues::NamespaceSettings;
+
+/// What to do with namespaces.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: NamespaceCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum NamespaceCommand {
+    /// List namespaces and their settings
+    List(List),
+    /// Change settings of a namespace, which is made if it is new; running tasks run on
+    Set(Set),
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct List {
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Set {
+    /// The namespace
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Where its tasks run: on those nodes while a worker there is live (prefer), or there only (require)
+    #[arg(long, value_name = "anywhere|prefer:NODE,…|require:NODE,…", value_parser = placement)]
+    placement: Option<serde_json::Value>,
+    /// Whether it takes tasks for declared queues only
+    #[arg(long, value_name = "true|false")]
+    require_declared_queues: Option<bool>,
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
+    #[command(flatten)]
+    database: Database,
+}
+
+/// Does it.
+///
+/// # Errors
+/// [`crate::api::Error`], [`Usage`] and what output may run into.
+pub async fn run(args: Args) -> anyhow::Result<u8> {
+    match args.command {
+        NamespaceCommand::List(args) => {
+            let namespaces = args.database.open()?.state.namespaces().await?;
+            if namespaces.is_empty() {
+                output::say("no namespace yet; the first task of one makes it");
+            }
+            show(args.output, namespaces)
+        }
+        NamespaceCommand::Set(args) => set(args).await,
+    }
+}
+
+/// Only the form is judged here; the database judges mode and names.
+fn placement(text: &str) -> Result<serde_json::Value, Usage> {
+    match text.split_once(':') {
+        None if text == "anywhere" => Ok(serde_json::json!({"mode": "anywhere"})),
+        Some((mode @ ("prefer" | "require"), nodes)) => {
+            let nodes: Vec<&str> = nodes.split(',').map(str::trim).collect();
+            Ok(serde_json::json!({"mode": mode, "nodes": nodes}))
+        }
+        _ => Err(Usage(
+            "a placement is anywhere, prefer:NODE,… or require:NODE,…".to_owned(),
+        )),
+    }
+}
+
+async fn set(args: Set) -> anyhow::Result<u8> {
+    if args.placement.is_none() && args.require_declared_queues.is_none() {
+        return Err(
+            Usage("nothing to set; see `fencepost namespace set --help`".to_owned()).into(),
+        );
+    }
+    let settings = NamespaceSettings {
+        placement: args.placement.map(|placement| placement.to_string().into()),
+        require_declared_queues: args.require_declared_queues,
+    };
+    let state = args.database.open()?.state;
+    let namespace = state.set_namespace(args.name, settings).await?;
+    match args.output {
+        Output::Json => output::json(&namespace)?,
+        Output::Table => {
+            show(Output::Table, vec![namespace])?;
+        }
+    }
+    Ok(0)
+}
+
+fn show(how: Output, namespaces: Vec<NamespaceView>) -> anyhow::Result<u8> {
+    if how == Output::Json {
+        output::json(&namespaces)?;
+        return Ok(0);
+    }
+    if namespaces.is_empty() {
+        return Ok(0);
+    }
+    let mut table = output::table(&["namespace", "placement", "declared queues only", "paused"]);
+    for namespace in namespaces {
+        let yes = |is: bool| if is { "yes" } else { "no" };
+        let placement = namespace
+            .placement
+            .as_ref()
+            .map(|placement| placement.get());
+        table.add_row([
+            namespace.namespace.as_str(),
+            placement.unwrap_or_default(),
+            yes(namespace.require_declared_queues),
+            yes(namespace.paused),
+        ]);
+    }
+    output::line(&table.to_string())?;
+    Ok(0)
+}

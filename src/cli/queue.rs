@@ -1,0 +1,166 @@
+//! `fencepost queue`: list, unserved, declare.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+
+use super::database::Database;
+use super::output::{self, Output};
+use crate::store::queues::Declaration;
+
+/// What to do with queues.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: QueueCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum QueueCommand {
+    /// List the known queues with their types and nodes, what waits and what runs
+    List(List),
+    /// List queues with due tasks that no worker of any replica can take
+    Unserved(Unserved),
+    /// Declare a queue for one task type and node
+    Declare(Declare),
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct List {
+    #[arg(long, value_name = "N")]
+    namespace: Option<String>,
+    #[arg(long, value_name = "Q")]
+    queue: Option<String>,
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Unserved {
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Declare {
+    #[arg(long, value_name = "Q")]
+    queue: String,
+    #[arg(long = "type", value_name = "T")]
+    task_type: String,
+    #[arg(long, value_name = "L")]
+    node: Option<String>,
+    #[arg(long, value_name = "N", default_value = "default")]
+    namespace: String,
+    /// What becomes of due tasks while no live worker serves them: `wait`, or `strict`, which spends an attempt per
+    /// backoff interval; what was set before stays unless given
+    #[arg(long, value_name = "wait|strict")]
+    unserved: Option<String>,
+    #[command(flatten)]
+    database: Database,
+}
+
+/// Does it.
+///
+/// # Errors
+/// [`crate::api::Error`] and what output may run into.
+pub async fn run(args: Args) -> anyhow::Result<u8> {
+    match args.command {
+        QueueCommand::List(args) => list(args).await,
+        QueueCommand::Unserved(args) => unserved(args).await,
+        QueueCommand::Declare(args) => declare(args).await,
+    }
+}
+
+async fn list(args: List) -> anyhow::Result<u8> {
+    let state = args.database.open()?.state;
+    let queues = state.queues(args.namespace, args.queue).await?;
+    if args.output == Output::Json {
+        output::json(&queues)?;
+        return Ok(0);
+    }
+    if queues.is_empty() {
+        output::say(
+            "no queue matches; the first task of a queue makes it known, or `fencepost queue declare`",
+        );
+        return Ok(0);
+    }
+    let mut table = output::table(&[
+        "namespace",
+        "queue",
+        "type",
+        "node",
+        "declared",
+        "if unserved",
+        "ready",
+        "claimed",
+    ]);
+    for queue in queues {
+        let declared = if queue.declared { "yes" } else { "no" };
+        table.add_row([
+            queue.route.namespace,
+            queue.route.task_queue,
+            queue.route.task_type,
+            queue.route.node.unwrap_or_default(),
+            declared.to_owned(),
+            queue.unserved,
+            queue.ready.to_string(),
+            queue.claimed.to_string(),
+        ]);
+    }
+    output::line(&table.to_string())?;
+    Ok(0)
+}
+
+async fn unserved(args: Unserved) -> anyhow::Result<u8> {
+    let unserved = args.database.open()?.state.unserved().await?;
+    if args.output == Output::Json {
+        output::json(&unserved)?;
+        return Ok(0);
+    }
+    if unserved.is_empty() {
+        output::say("every queue with due tasks is served");
+        return Ok(0);
+    }
+    let mut table = output::table(&[
+        "namespace",
+        "queue",
+        "type",
+        "node",
+        "reason",
+        "since",
+        "waiting",
+        "oldest",
+    ]);
+    for one in unserved {
+        let oldest = Duration::from_secs(one.oldest_ms / 1000);
+        table.add_row([
+            one.route.namespace,
+            one.route.task_queue,
+            one.route.task_type,
+            one.route.node.unwrap_or_default(),
+            one.reason.to_owned(),
+            one.since.unwrap_or_else(|| "not judged yet".to_owned()),
+            one.waiting.to_string(),
+            humantime::format_duration(oldest).to_string(),
+        ]);
+    }
+    output::line(&table.to_string())?;
+    Ok(0)
+}
+
+async fn declare(args: Declare) -> anyhow::Result<u8> {
+    let route = Declaration {
+        namespace: Some(args.namespace),
+        task_queue: args.queue,
+        task_type: args.task_type,
+        node: args.node,
+        unserved: args.unserved,
+    };
+    args.database.open()?.state.declare_queue(route).await?;
+    output::say("declared");
+    Ok(0)
+}
