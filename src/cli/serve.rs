@@ -81,13 +81,19 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 async fn start_embedded(directory: PathBuf) -> anyhow::Result<Embedded> {
+    output::say(&format!(
+        "starting a private PostgreSQL in {}",
+        directory.display()
+    ));
     let options = Options {
         directory: Some(directory),
         ..Options::default()
     };
-    Embedded::start(options)
+    let database = Embedded::start(options)
         .await
-        .context("starting a private PostgreSQL")
+        .context("starting a private PostgreSQL")?;
+    output::say(&format!("it answers at {}", database.url()));
+    Ok(database)
 }
 
 fn flags(args: &Args, database: Option<&Embedded>) -> Vec<Flag> {
