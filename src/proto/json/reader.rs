@@ -19,10 +19,7 @@ pub(super) struct Reader<'j> {
 
 impl<'j> Reader<'j> {
     /// Reads the whole of a message.
-    pub(super) fn read(
-        text: &'j str,
-        fields: impl FnOnce(&mut Self),
-    ) -> Result<(), Malformed> {
+    pub(super) fn read(text: &'j str, fields: impl FnOnce(&mut Self)) -> Result<(), Malformed> {
         let members = serde_json::from_str(text).map_err(|error| Malformed {
             place: String::new(),
             why: format!("not a JSON object: {error}"),
