@@ -115,3 +115,6 @@ trait Fields: Sized {
     /// A part whose faults are answered instead of counting for the whole.
     fn contained(&mut self, part: impl FnOnce(&mut Self)) -> Option<Malformed>;
 }
+
+#[cfg(test)]
+mod tests;
