@@ -136,12 +136,16 @@ class Worker {
 
   take (task) {
     const { token, task_type } = task
-    const refuse = reason => this.send({ refused: { tokens: [token], reason } })
+    const refuse = reason => {
+      console.log('refused', task.task_id)
+      this.send({ refused: { tokens: [token], reason } })
+    }
     if (this.draining) return refuse('draining')
     if (!Object.hasOwn(handlers, task_type)) return refuse('unknown_type')
     if (this.running.size >= this.options.slots) return refuse('no_slot')
     this.held.set(token, task.task_id)
     this.running.set(token, new AbortController())
+    console.log('accepted', task.task_id)
     this.send({ accepted: { tokens: [token] } })
     this.handle(task)
   }

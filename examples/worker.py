@@ -146,6 +146,8 @@ class Worker:
                 answer = {"accepted": {"tokens": [token]}}
                 self.held[token] = task["task_id"]
                 self.running[token] = asyncio.create_task(self.handle(task))
+                await asyncio.sleep(0)  # it begins, or a cancel that follows at once would end it without a word
+            print(*answer, task["task_id"], flush=True)
             await self.send(answer)
 
     async def handle(self, task):
