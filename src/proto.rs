@@ -1,19 +1,28 @@
-//! The generated protocol types; the files in `proto/` are their documentation.
+//! The protocols: types generated from the files in `proto/`, which are their documentation, and the worker protocol
+//! in JSON.
 
-#![allow(
+pub mod json;
+
+/// Frames between a dispatcher and its workers.
+#[allow(
     missing_docs,
     clippy::all,
     clippy::pedantic,
     clippy::restriction,
     reason = "generated code"
 )]
-
-/// Frames between a dispatcher and its workers.
 pub mod worker {
     tonic::include_proto!("fencepost.worker.v1");
 }
 
 /// Calls for producers that do not write to PostgreSQL themselves.
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    reason = "generated code"
+)]
 pub mod producer {
     tonic::include_proto!("fencepost.producer.v1");
 }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -23,8 +24,9 @@ use crate::dispatch::{self, Hub, Wakes};
 use crate::domain::backoff::Backoff;
 use crate::domain::policy::Defaults;
 use crate::store::{self, Pool};
+use crate::transport::entry::Entry;
 use crate::transport::grpc::GrpcDoor;
-use crate::transport::session;
+use crate::transport::{session, websocket};
 
 /// HTTP/2 windows: results come in frames of many tasks, and a window below that stalls the stream.
 const HTTP2_WINDOW: u32 = 4 * 1024 * 1024;
@@ -199,14 +201,13 @@ pub async fn serve(
         readiness,
         stop.clone(),
     ));
-    tracker.spawn(serve_grpc(
-        Arc::clone(&replica),
-        state.clone(),
-        grpc,
+    let entry = Entry::new(
+        replica.hub.subscribe(),
+        replica.settings.sessions,
         tracker.clone(),
-        stop.clone(),
-    ));
-    tracker.spawn(serve_http(state, http, stop.clone()));
+    );
+    tracker.spawn(serve_grpc(entry.clone(), state.clone(), grpc, stop.clone()));
+    tracker.spawn(serve_http(entry, state, http, stop.clone()));
 
     let ran = term::run_terms(&replica, shutdown).await;
     stop.cancel();
@@ -231,21 +232,20 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
 }
 
 async fn serve_grpc(
-    replica: Arc<Replica>,
+    entry: Entry,
     state: api::State,
     listener: TcpListener,
-    sessions: TaskTracker,
     stop: CancellationToken,
 ) {
-    let door = GrpcDoor::new(replica.hub.subscribe(), replica.settings.sessions, sessions);
+    let silence_window = entry.settings.silence_window;
     let incoming = TcpListenerStream::new(listener);
     let served = tonic::transport::Server::builder()
         .tcp_nodelay(true)
         .initial_stream_window_size(HTTP2_WINDOW)
         .initial_connection_window_size(HTTP2_WINDOW)
-        .http2_keepalive_interval(Some(replica.settings.sessions.silence_window / 2))
-        .http2_keepalive_timeout(Some(replica.settings.sessions.silence_window / 2))
-        .add_service(door.service())
+        .http2_keepalive_interval(Some(silence_window / 2))
+        .http2_keepalive_timeout(Some(silence_window / 2))
+        .add_service(GrpcDoor::new(entry).service())
         .add_service(api::grpc::server(state))
         .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
         .await;
@@ -254,8 +254,20 @@ async fn serve_grpc(
     }
 }
 
-async fn serve_http(state: api::State, listener: TcpListener, stop: CancellationToken) {
-    let served = axum::serve(listener, api::http::router(state))
+async fn serve_http(
+    entry: Entry,
+    state: api::State,
+    listener: TcpListener,
+    stop: CancellationToken,
+) {
+    // Small frames go out as they come, not with the next one.
+    let listener = listener.tap_io(|connection| {
+        if let Err(error) = connection.set_nodelay(true) {
+            tracing::debug!(%error, "a connection keeps its delay");
+        }
+    });
+    let router = api::http::router(state).merge(websocket::router(entry));
+    let served = axum::serve(listener, router)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await;
     if let Err(error) = served {

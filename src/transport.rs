@@ -1,5 +1,7 @@
-//! The doors for workers, and what they share: admission, and the life of a session.
+//! The doors for workers, and what they share: the way in, admission, and the life of a session.
 
 pub mod admission;
+pub mod entry;
 pub mod grpc;
 pub mod session;
+pub mod websocket;

@@ -1,5 +1,6 @@
 //! From claims to workers: the choice of a worker for each task, and one frame for each worker.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,12 +18,13 @@ use crate::domain::policy::Policy;
 use crate::domain::route::Route;
 use crate::domain::settlement::{Settlement, decide};
 use crate::domain::task::{Body, Claim};
-use crate::fleet::{Session, SessionId, Unplaced};
+use crate::fleet::{Session, SessionId, Transport, Unplaced};
+use crate::proto::json;
 use crate::proto::worker::{Task, Tasks, dispatcher_frame::Frame};
 
-/// What a frame adds to its tasks: tags and lengths, and the gRPC prefix.
+/// What a frame adds to its tasks: tags and lengths and the gRPC prefix, or names and brackets.
 const FRAME_OVERHEAD: usize = 64;
-/// What a task adds to its frame beside itself: tag and length.
+/// What a task adds to its frame beside itself: tag and length, or a comma.
 const TASK_OVERHEAD: usize = 8;
 /// Bytes of tasks in one frame, if it holds more than one: a worker starts on the first while the next is on its way.
 const FRAME_BYTES: usize = 256 * 1024;
@@ -89,13 +91,21 @@ fn pack(
     let policy = Policy::resolve(&body, route, &hub.settings.defaults);
     let settle_accepted = body.settle_accepted;
     let task = to_frame(claim, body, route, &policy);
-    let bytes = task.encoded_len() + TASK_OVERHEAD;
-    let frame = bytes + FRAME_OVERHEAD;
+    let in_json = OnceCell::new();
+    let bytes = |transport| {
+        TASK_OVERHEAD
+            + match transport {
+                Transport::Grpc => task.encoded_len(),
+                Transport::WebSocket => *in_json.get_or_init(|| json::task_bytes(&task)),
+            }
+    };
+    let frame = |transport| bytes(transport) + FRAME_OVERHEAD;
     let placed = hub.fleet.place(route, nodes, frame, Instant::now());
     let placed = placed.map_err(|unplaced| match unplaced {
         Unplaced::NobodyFree => Outcome::NotTaken,
-        Unplaced::TooLarge { largest } => too_large(hub, route, nodes, frame, largest),
+        Unplaced::TooLarge { bytes, largest } => too_large(hub, route, nodes, bytes, largest),
     })?;
+    let bytes = bytes(placed.profile.transport);
     let delivery = Delivery {
         token: claim.token,
         route: Arc::clone(route),
@@ -131,7 +141,8 @@ fn pack(
     Ok(())
 }
 
-/// What becomes of a task whose frame no free worker here takes; `largest` is what anybody here takes.
+/// What becomes of a task whose frame no free worker here takes. `frame` are its bytes on the way to the one who comes
+/// nearest to taking it, `largest` what that one takes.
 fn too_large(hub: &Hub, route: &Route, nodes: Nodes<'_>, frame: usize, largest: usize) -> Outcome {
     let elsewhere = hub.elsewhere.read();
     let limits = elsewhere

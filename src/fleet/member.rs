@@ -82,7 +82,7 @@ impl Member {
             node: profile.scope.node.clone(),
             task_queue: profile.scope.task_queue.clone(),
             build_id: profile.build_id.clone(),
-            transport: profile.transport,
+            transport: profile.transport.name(),
             state: self.state(),
             slots: profile.slots,
             busy: self.busy,

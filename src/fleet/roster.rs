@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::member::{Member, Reach};
-use super::session::{Profile, Session, SessionId};
+use super::session::{Profile, Session, SessionId, Transport};
 use crate::domain::placement::Nodes;
 use crate::domain::route::Route;
 use crate::domain::scope::{Group, Order, Scope, WorkerState};
@@ -60,7 +60,9 @@ pub enum Unplaced {
     NobodyFree,
     /// Those who serve the route and have a free slot take no frame of that size.
     TooLarge {
-        /// The largest frame that anybody here who serves the route takes, in bytes.
+        /// Bytes of the frame on its way to the worker here who serves the route and comes nearest to taking it.
+        bytes: usize,
+        /// Bytes of the largest frame that this worker takes.
         largest: usize,
     },
 }
@@ -219,19 +221,19 @@ impl Fleet {
             .min()
     }
 
-    /// Chooses a worker for a task of this route whose frame has `bytes`, and reserves a slot of it in the
-    /// same step: most free slots first, the one chosen longest ago among equals.
+    /// Chooses a worker for a task of this route whose frame has so many `bytes` behind each door, and reserves a
+    /// slot of it in the same step: most free slots first, the one chosen longest ago among equals.
     pub fn place(
         &self,
         route: &Route,
         nodes: Nodes<'_>,
-        bytes: usize,
+        bytes: impl Fn(Transport) -> usize,
         now: Instant,
     ) -> Result<Placed, Unplaced> {
         let mut roster = self.shared.roster.lock();
         roster.cursor += 1;
         let cursor = roster.cursor;
-        let mut largest = 0;
+        let mut nearest: Option<(usize, usize)> = None;
         let mut too_large = false;
         let mut best: Option<&mut Member> = None;
         for member in roster
@@ -239,8 +241,14 @@ impl Fleet {
             .values_mut()
             .filter(|member| member.scope.serves(route, nodes))
         {
-            largest = largest.max(member.profile.max_frame_bytes);
-            if member.profile.max_frame_bytes < bytes {
+            let (bytes, limit) = (
+                bytes(member.profile.transport),
+                member.profile.max_frame_bytes,
+            );
+            if nearest.is_none_or(|(other, largest)| limit + other > largest + bytes) {
+                nearest = Some((bytes, limit));
+            }
+            if limit < bytes {
                 too_large = true;
                 continue;
             }
@@ -251,10 +259,9 @@ impl Fleet {
             }
         }
         let Some(member) = best else {
-            return Err(if too_large {
-                Unplaced::TooLarge { largest }
-            } else {
-                Unplaced::NobodyFree
+            return Err(match nearest {
+                Some((bytes, largest)) if too_large => Unplaced::TooLarge { bytes, largest },
+                _ => Unplaced::NobodyFree,
             });
         };
         member.busy += 1;

@@ -9,6 +9,26 @@ use crate::proto::worker::{DispatcherFrame, dispatcher_frame::Frame};
 /// One worker stream. A worker that reconnects gets a new one, so a late close can't evict it.
 pub type SessionId = u64;
 
+/// The door that a worker came in by. Its tasks go out by the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Frames in Protobuf.
+    Grpc,
+    /// Frames in JSON.
+    WebSocket,
+}
+
+impl Transport {
+    /// Its name, for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Grpc => "grpc",
+            Self::WebSocket => "websocket",
+        }
+    }
+}
+
 /// What a worker said of itself when it registered.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -21,10 +41,10 @@ pub struct Profile {
     /// What it was built from, in its own words.
     pub build_id: String,
     /// The door that it came in by.
-    pub transport: &'static str,
+    pub transport: Transport,
     /// Tasks at the same time.
     pub slots: u32,
-    /// Bytes in the largest frame that it takes.
+    /// Bytes in the largest frame that it takes, as frames are behind its door.
     pub max_frame_bytes: usize,
 }
 

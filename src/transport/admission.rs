@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::domain::id::Token;
 use crate::domain::scope::{Namespaces, Scope};
-use crate::fleet::Profile;
+use crate::fleet::{Profile, Transport};
 use crate::proto::worker::Register;
 
 /// The version of the protocol that this program speaks.
@@ -18,14 +18,56 @@ const NAMES: usize = 10_000;
 /// Bytes that the smallest frame of a worker must hold: any task without payload fits.
 const SMALLEST_FRAME: usize = 4096;
 
-/// The registration can't be taken, and another one like it neither.
+/// A worker can't come in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {message}")]
+#[error("{}{}{message}", .field, if .field.is_empty() { "" } else { ": " })]
 pub struct Denied {
-    /// The field of Register at fault.
-    pub field: &'static str,
+    /// What kind of denial it is.
+    pub status: Status,
+    /// The field at fault; empty where it is none.
+    pub field: String,
     /// What would be right.
     pub message: String,
+}
+
+/// Kinds of denials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Another registration like it can't be taken either.
+    InvalidArgument,
+    /// The same registration may be taken later, or by another replica.
+    Unavailable,
+}
+
+impl Status {
+    /// Whether the worker must not try again as it is.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::InvalidArgument => true,
+            Self::Unavailable => false,
+        }
+    }
+}
+
+impl Denied {
+    /// What the worker says is wrong.
+    pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            status: Status::InvalidArgument,
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+
+    /// Nothing is wrong with the worker.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            status: Status::Unavailable,
+            field: String::new(),
+            message: message.into(),
+        }
+    }
 }
 
 /// A registration that was taken.
@@ -39,14 +81,15 @@ pub struct Admitted {
     pub unknown: Vec<bytes::Bytes>,
 }
 
-/// Judges a registration. `worker_id` is the id to give, `transport` the door; `frame_limit` the dispatcher's own, in bytes.
+/// Judges a registration. `worker_id` is the id to give, `transport` the door; `frame_limit` the dispatcher's own, in
+/// bytes.
 ///
 /// # Errors
 /// [`Denied`] with the first field at fault.
 pub fn admit(
     register: Register,
     worker_id: String,
-    transport: &'static str,
+    transport: Transport,
     frame_limit: usize,
 ) -> Result<Admitted, Denied> {
     if register.protocol != PROTOCOL {
@@ -140,10 +183,7 @@ fn name(field: &'static str, text: &str) -> Result<(), Denied> {
 }
 
 fn deny<T>(field: &'static str, message: impl Into<String>) -> Result<T, Denied> {
-    Err(Denied {
-        field,
-        message: message.into(),
-    })
+    Err(Denied::invalid(field, message))
 }
 
 #[cfg(test)]
@@ -167,28 +207,22 @@ mod tests {
         let change = |edit: fn(&mut Register)| {
             let mut changed = register();
             edit(&mut changed);
-            admit(changed, "id".into(), "test", 1 << 20)
+            admit(changed, "id".into(), Transport::Grpc, 1 << 20)
                 .err()
-                .map(|denied| denied.field)
+                .map_or_else(String::new, |denied| denied.field)
         };
-        assert_eq!(change(|_| ()), None);
-        assert_eq!(change(|r| r.node = "n1".into()), None);
-        assert_eq!(change(|r| r.protocol = 2), Some("protocol"));
-        assert_eq!(change(|r| r.identity = String::new()), Some("identity"));
-        assert_eq!(change(|r| r.identity = "a\nb".into()), Some("identity"));
-        assert_eq!(change(|r| r.namespaces.clear()), Some("namespaces"));
-        assert_eq!(
-            change(|r| r.task_queue = "x".repeat(201)),
-            Some("task_queue")
-        );
-        assert_eq!(
-            change(|r| r.task_types = vec![String::new()]),
-            Some("task_types")
-        );
-        assert_eq!(change(|r| r.node = "\u{7f}".into()), Some("node"));
-        assert_eq!(change(|r| r.slots = 0), Some("slots"));
-        assert_eq!(change(|r| r.slots = 100_001), Some("slots"));
-        assert_eq!(change(|r| r.max_frame_bytes = 1), Some("max_frame_bytes"));
+        assert_eq!(change(|_| ()), "");
+        assert_eq!(change(|r| r.node = "n1".into()), "");
+        assert_eq!(change(|r| r.protocol = 2), "protocol");
+        assert_eq!(change(|r| r.identity = String::new()), "identity");
+        assert_eq!(change(|r| r.identity = "a\nb".into()), "identity");
+        assert_eq!(change(|r| r.namespaces.clear()), "namespaces");
+        assert_eq!(change(|r| r.task_queue = "x".repeat(201)), "task_queue");
+        assert_eq!(change(|r| r.task_types = vec![String::new()]), "task_types");
+        assert_eq!(change(|r| r.node = "\u{7f}".into()), "node");
+        assert_eq!(change(|r| r.slots = 0), "slots");
+        assert_eq!(change(|r| r.slots = 100_001), "slots");
+        assert_eq!(change(|r| r.max_frame_bytes = 1), "max_frame_bytes");
     }
 
     #[test]
@@ -196,7 +230,7 @@ mod tests {
         let mut wide = register();
         wide.namespaces = vec!["a".into(), "*".into()];
         wide.max_frame_bytes = 1 << 30;
-        let admitted = admit(wide, "id".into(), "test", 1 << 20).unwrap();
+        let admitted = admit(wide, "id".into(), Transport::Grpc, 1 << 20).unwrap();
         assert_eq!(admitted.profile.scope.namespaces, Namespaces::All);
         assert_eq!(admitted.profile.max_frame_bytes, 1 << 20);
     }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::Admitted;
+use super::admission::{Admitted, Denied};
 use crate::dispatch::Hub;
 use crate::dispatch::reports::{self, Refusal, Reported};
 use crate::domain::id::Token;
@@ -54,9 +54,23 @@ impl Settings {
 /// One side of an opened session: what a door has to send.
 pub struct Opened {
     /// Frames for the worker, in order.
-    pub frames: mpsc::Receiver<DispatcherFrame>,
+    frames: mpsc::Receiver<DispatcherFrame>,
     /// Fires when the stream is to end, after the frames that are queued.
-    pub end: CancellationToken,
+    pub(super) end: CancellationToken,
+}
+
+impl Opened {
+    /// The next frame for the worker; none once the session has ended and what was queued by then is sent.
+    pub(super) async fn next(&mut self) -> Option<DispatcherFrame> {
+        tokio::select! {
+            biased;
+            frame = self.frames.recv() => frame,
+            () = self.end.cancelled() => {
+                self.frames.close();
+                self.frames.recv().await
+            }
+        }
+    }
 }
 
 /// One session from its registration to its end. It belongs in a task of its own, since a door's call ends with a
@@ -67,7 +81,7 @@ pub(super) async fn live<S, E>(
     settings: Settings,
     admitted: Admitted,
     inbound: S,
-    opened: oneshot::Sender<Result<Opened, store::Error>>,
+    opened: oneshot::Sender<Result<Opened, Denied>>,
 ) where
     S: Stream<Item = Result<WorkerFrame, E>> + Unpin,
     E: std::fmt::Display,
@@ -75,8 +89,9 @@ pub(super) async fn live<S, E>(
     let (door, session, worker) = match open(&hub, settings, admitted).await {
         Ok(open) => open,
         Err(error) => {
+            let denied = Denied::unavailable(format!("The tasks can't be taken up: {error}."));
             // Nobody waits for it any more: then nobody has to be told.
-            opened.send(Err(error)).ok();
+            opened.send(Err(denied)).ok();
             return;
         }
     };

@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::domain::scope::Namespaces;
+use crate::fleet::Transport;
 use crate::fleet::member::REFUSAL_WAIT;
 
 fn scope(types: &[&str], node: &str) -> Scope {
@@ -32,6 +33,16 @@ fn route(task_type: &str, node: &str) -> Route {
 }
 
 fn join(fleet: &Fleet, scope: Scope, slots: u32, max_frame_bytes: usize) -> SessionId {
+    join_by(Transport::Grpc, fleet, scope, slots, max_frame_bytes)
+}
+
+fn join_by(
+    transport: Transport,
+    fleet: &Fleet,
+    scope: Scope,
+    slots: u32,
+    max_frame_bytes: usize,
+) -> SessionId {
     let (outbound, _) = mpsc::channel(1);
     let session = Session::new(fleet.next_session(), outbound, CancellationToken::new());
     let id = session.id;
@@ -42,7 +53,7 @@ fn join(fleet: &Fleet, scope: Scope, slots: u32, max_frame_bytes: usize) -> Sess
         slots,
         max_frame_bytes,
         build_id: String::new(),
-        transport: "test",
+        transport,
     };
     fleet.register(session, Arc::new(profile));
     fleet.prove(id);
@@ -58,7 +69,11 @@ fn the_most_free_worker_is_chosen_and_equals_take_turns() {
         join(&fleet, scope(&["a"], ""), 3, 1000),
     );
     let chosen: Vec<_> = (0..7)
-        .map(|_| fleet.place(&route("a", ""), Nodes::Any, 1, now).unwrap())
+        .map(|_| {
+            fleet
+                .place(&route("a", ""), Nodes::Any, |_| 1, now)
+                .unwrap()
+        })
         .collect();
     let count = |id| {
         chosen
@@ -70,7 +85,7 @@ fn the_most_free_worker_is_chosen_and_equals_take_turns() {
     assert_ne!(chosen[0].session.id, chosen[1].session.id);
     assert_eq!(
         fleet
-            .place(&route("a", ""), Nodes::Any, 1, now)
+            .place(&route("a", ""), Nodes::Any, |_| 1, now)
             .unwrap_err(),
         Unplaced::NobodyFree
     );
@@ -91,26 +106,58 @@ fn a_frame_goes_to_a_worker_that_takes_it() {
     join(&fleet, scope(&["a"], ""), 9, 100);
     assert_eq!(
         fleet
-            .place(&route("a", ""), Nodes::Any, 101, now)
+            .place(&route("a", ""), Nodes::Any, |_| 101, now)
             .unwrap_err(),
-        Unplaced::TooLarge { largest: 100 }
+        Unplaced::TooLarge {
+            bytes: 101,
+            largest: 100
+        }
     );
     let large = join(&fleet, scope(&["a"], ""), 1, 1000);
-    let placed = fleet.place(&route("a", ""), Nodes::Any, 101, now).unwrap();
+    let placed = fleet
+        .place(&route("a", ""), Nodes::Any, |_| 101, now)
+        .unwrap();
     assert_eq!(placed.session.id, large);
     assert_eq!(
         fleet
-            .place(&route("a", ""), Nodes::Any, 101, now)
+            .place(&route("a", ""), Nodes::Any, |_| 101, now)
             .unwrap_err(),
-        Unplaced::TooLarge { largest: 1000 }
+        Unplaced::TooLarge {
+            bytes: 101,
+            largest: 1000
+        }
     );
+}
+
+#[test]
+fn a_frame_is_as_large_as_it_is_behind_the_door_of_the_worker() {
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    let bytes = |transport| match transport {
+        Transport::Grpc => 100,
+        Transport::WebSocket => 134,
+    };
+    let place = || fleet.place(&route("a", ""), Nodes::Any, bytes, now);
+    join_by(Transport::WebSocket, &fleet, scope(&["a"], ""), 9, 133);
+    let too_large = Unplaced::TooLarge {
+        bytes: 134,
+        largest: 133,
+    };
+    assert_eq!(place().unwrap_err(), too_large);
+    let grpc = join(&fleet, scope(&["a"], ""), 1, 100);
+    let placed = place().unwrap();
+    assert_eq!(placed.session.id, grpc);
+    let wide = join_by(Transport::WebSocket, &fleet, scope(&["a"], ""), 1, 134);
+    let placed = place().unwrap();
+    assert_eq!(placed.session.id, wide);
 }
 
 #[test]
 fn a_session_that_refuses_rests_and_one_that_frees_a_slot_is_asked_again() {
     let (fleet, now) = (Fleet::default(), Instant::now());
     let id = join(&fleet, scope(&["a"], ""), 2, 1000);
-    let running = fleet.place(&route("a", ""), Nodes::Any, 1, now).unwrap();
+    let running = fleet
+        .place(&route("a", ""), Nodes::Any, |_| 1, now)
+        .unwrap();
     fleet.rest(id, now);
     assert!(fleet.demand(now).is_empty());
     assert_eq!(fleet.next_rested(now), Some(now + REFUSAL_WAIT));
@@ -123,7 +170,9 @@ fn a_session_that_refuses_rests_and_one_that_frees_a_slot_is_asked_again() {
 fn a_late_close_of_an_old_session_leaves_the_new_one() {
     let (fleet, now) = (Fleet::default(), Instant::now());
     let old = join(&fleet, scope(&["a"], ""), 1, 1000);
-    let placed = fleet.place(&route("a", ""), Nodes::Any, 1, now).unwrap();
+    let placed = fleet
+        .place(&route("a", ""), Nodes::Any, |_| 1, now)
+        .unwrap();
     join(&fleet, scope(&["a"], ""), 1, 1000);
     fleet.deregister(old);
     drop(placed);
@@ -154,7 +203,7 @@ proptest! {
             let wanted = route(TYPES[kind], NODES[node]);
             let nodes = wanted.placement.nodes(&wanted.node, false);
             let free = fleet.demand(now).iter().any(|group| group.scope.serves(&wanted, nodes));
-            match fleet.place(&wanted, nodes, 1, now) {
+            match fleet.place(&wanted, nodes, |_| 1, now) {
                 Ok(placed) => {
                     prop_assert!(placed.profile.scope.serves(&wanted, nodes));
                     running.push(placed);

@@ -90,6 +90,11 @@ impl Replica {
         self.grpc
     }
 
+    /// Where HTTP is served, the WebSocket for workers included.
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
     /// Where workers connect, as a URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.grpc)
