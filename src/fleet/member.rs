@@ -40,7 +40,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new(session: Session, profile: Arc<Profile>) -> Self {
+    pub(super) fn new(session: Session, profile: Arc<Profile>, order: Option<Order>) -> Self {
         Self {
             scope: profile.scope.clone(),
             session,
@@ -48,7 +48,7 @@ impl Member {
             busy: 0,
             reach: Reach::Opening,
             draining: false,
-            order: None,
+            order,
             refusals: 0,
             rests_until: None,
             last_chosen: 0,

@@ -95,8 +95,8 @@ impl Fleet {
     }
 
     /// Takes a worker in. It gets no tasks before the way to it is proven.
-    pub fn register(&self, session: Session, profile: Arc<Profile>) {
-        let member = Member::new(session, profile);
+    pub fn register(&self, session: Session, profile: Arc<Profile>, order: Option<Order>) {
+        let member = Member::new(session, profile, order);
         let mut roster = self.shared.roster.lock();
         roster.members.insert(member.session.id, member);
     }

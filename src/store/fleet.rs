@@ -6,11 +6,13 @@ use deadpool_postgres::GenericClient;
 
 use super::{Error, millis};
 use crate::domain::id::DispatcherId;
+use crate::domain::placement::Placement;
 use crate::domain::scope::{Group, Namespaces, Order, RemoteGroup, Scope, WorkerState};
 
 const WRITE_FLEET: &str = include_str!("../../sql/write_fleet.sql");
 const READ_FLEET: &str = include_str!("../../sql/read_fleet.sql");
 const WRITE_WORKERS: &str = include_str!("../../sql/write_workers.sql");
+const ADMIT_WORKER: &str = include_str!("../../sql/admit_worker.sql");
 const READ_ORDERS: &str = include_str!("../../sql/read_orders.sql");
 
 /// Writes what differs in a replica's slot groups.
@@ -135,18 +137,50 @@ pub async fn write_workers(
     Ok(())
 }
 
+/// What a registering worker meets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Met {
+    /// Where the namespaces that it names want their tasks to run.
+    pub placements: Vec<(String, Placement)>,
+    /// What an operator ordered for it.
+    pub order: Option<Order>,
+}
+
+/// Looks at the namespaces that a worker names, which are made where they are new, and for orders.
+pub async fn admit_worker(
+    client: &impl GenericClient,
+    namespaces: &[String],
+    identity: &str,
+) -> Result<Met, Error> {
+    let statement = client.prepare_cached(ADMIT_WORKER).await?;
+    let rows = client.query(&statement, &[&namespaces, &identity]).await?;
+    let action: Option<&str> = rows.first().and_then(|row| row.get("action"));
+    let placements = rows.iter().filter_map(|row| {
+        let name: String = row.get::<_, Option<String>>("name")?;
+        let placement = serde_json::from_str(row.get::<_, Option<&str>>("placement")?).ok()?;
+        Some((name, placement))
+    });
+    Ok(Met {
+        placements: placements.collect(),
+        order: action.map(to_order),
+    })
+}
+
+fn to_order(action: &str) -> Order {
+    if action == "drain" {
+        Order::Drain
+    } else {
+        Order::Cordon
+    }
+}
+
 /// What operators ordered, by worker identity.
 pub async fn read_orders(client: &impl GenericClient) -> Result<Vec<(String, Order)>, Error> {
     let statement = client.prepare_cached(READ_ORDERS).await?;
     let rows = client.query(&statement, &[]).await?;
-    let orders = rows.iter().map(|row| {
-        let order = if row.get::<_, &str>("action") == "drain" {
-            Order::Drain
-        } else {
-            Order::Cordon
-        };
-        (row.get("identity"), order)
-    });
+    let orders = rows
+        .iter()
+        .map(|row| (row.get("identity"), to_order(row.get("action"))));
     Ok(orders.collect())
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::domain::id::Token;
-use crate::domain::scope::{Namespaces, Scope};
+use crate::domain::placement::Placement;
+use crate::domain::scope::{Namespaces, Order, Scope};
 use crate::fleet::{Profile, Transport};
 use crate::proto::worker::Register;
 
@@ -35,6 +36,8 @@ pub struct Denied {
 pub enum Status {
     /// Another registration like it can't be taken either.
     InvalidArgument,
+    /// A namespace that it names does not let it in.
+    PermissionDenied,
     /// The same registration may be taken later, or by another replica.
     Unavailable,
 }
@@ -44,7 +47,7 @@ impl Status {
     #[must_use]
     pub fn is_final(self) -> bool {
         match self {
-            Self::InvalidArgument => true,
+            Self::InvalidArgument | Self::PermissionDenied => true,
             Self::Unavailable => false,
         }
     }
@@ -57,6 +60,14 @@ impl Denied {
             status: Status::InvalidArgument,
             field: field.into(),
             message: message.into(),
+        }
+    }
+
+    /// A namespace does not let it in.
+    pub fn forbidden(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            status: Status::PermissionDenied,
+            ..Self::invalid(field, message)
         }
     }
 
@@ -77,6 +88,8 @@ pub struct Admitted {
     pub profile: Profile,
     /// The tasks that it says it has.
     pub resume: Vec<Token>,
+    /// What an operator ordered for it.
+    pub order: Option<Order>,
     /// What it named that is no token.
     pub unknown: Vec<bytes::Bytes>,
 }
@@ -157,8 +170,36 @@ pub fn admit(
     Ok(Admitted {
         profile,
         resume,
+        order: None,
         unknown,
     })
+}
+
+/// Judges what the worker met in the database: a namespace that requires nodes lets in only workers on those, and a worker
+/// that an operator drains comes in only with tasks that it brings along. A registration is taken or denied whole.
+///
+/// # Errors
+/// [`Denied`] with the namespace at fault, or the order.
+pub fn check_met(
+    admitted: &Admitted,
+    placements: &[(String, Placement)],
+    order: Option<Order>,
+) -> Result<(), Denied> {
+    let node = &admitted.profile.scope.node;
+    for (namespace, placement) in placements {
+        if let Placement::Require(nodes) = placement
+            && !nodes.contains(node)
+        {
+            return Err(Denied::forbidden(
+                "node",
+                format!("Namespace {namespace:?} requires workers on other nodes than {node:?}."),
+            ));
+        }
+    }
+    if order == Some(Order::Drain) && admitted.resume.is_empty() {
+        return Err(Denied::unavailable("An operator drains this worker."));
+    }
+    Ok(())
 }
 
 fn names(field: &'static str, list: &[String]) -> Result<(), Denied> {
@@ -233,5 +274,29 @@ mod tests {
         let admitted = admit(wide, "id".into(), Transport::Grpc, 1 << 20).unwrap();
         assert_eq!(admitted.profile.scope.namespaces, Namespaces::All);
         assert_eq!(admitted.profile.max_frame_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn a_namespace_that_requires_nodes_denies_the_whole_registration() {
+        let mut registered = register();
+        registered.node = "n2".into();
+        let admitted = admit(registered, "id".into(), Transport::Grpc, 1 << 20).unwrap();
+        let on = |node: &str| Placement::Require(BTreeSet::from([node.to_owned()]));
+        let met = |placement| check_met(&admitted, &[("default".into(), placement)], None);
+        assert_eq!(met(on("n2")), Ok(()));
+        assert_eq!(met(Placement::Prefer(BTreeSet::new())), Ok(()));
+        let denied = met(on("n1")).unwrap_err();
+        assert_eq!(denied.status, Status::PermissionDenied);
+        assert!(denied.status.is_final());
+    }
+
+    #[test]
+    fn a_drained_worker_comes_in_only_with_its_tasks() {
+        let mut admitted = admit(register(), "id".into(), Transport::Grpc, 1 << 20).unwrap();
+        let denied = check_met(&admitted, &[], Some(Order::Drain)).unwrap_err();
+        assert!(!denied.status.is_final());
+        assert_eq!(check_met(&admitted, &[], Some(Order::Cordon)), Ok(()));
+        admitted.resume = vec!["1.0.1".parse().unwrap()];
+        assert_eq!(check_met(&admitted, &[], Some(Order::Drain)), Ok(()));
     }
 }

@@ -6,12 +6,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use super::admission::{Admitted, Denied, admit};
+use super::admission::{Admitted, Denied, admit, check_met};
 use super::session::Settings;
-use crate::dispatch::Hub;
+use crate::dispatch::{DATABASE_DEADLINE, Hub};
+use crate::domain::scope::Namespaces;
 use crate::fleet::Transport;
 use crate::proto::worker::worker_frame::Frame;
 use crate::proto::worker::{Register, WorkerFrame};
+use crate::store::fleet::{self, Met};
 
 /// A stream has to say who it is within this time.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,7 +46,7 @@ impl Entry {
     ///
     /// # Errors
     /// [`Denied`], with the reason.
-    pub fn admit(
+    pub async fn admit(
         &self,
         register: Register,
         transport: Transport,
@@ -58,7 +60,14 @@ impl Entry {
         }
         let worker_id = format!("{}-{:08x}", hub.dispatcher, fastrand::u32(..));
         let limit = self.settings.max_frame_bytes;
-        let admitted = admit(register, worker_id, transport, limit).inspect_err(|denied| {
+        let admitted = async {
+            let mut admitted = admit(register, worker_id, transport, limit)?;
+            let met = meet(&hub, &admitted).await?;
+            check_met(&admitted, &met.placements, met.order)?;
+            admitted.order = met.order;
+            Ok(admitted)
+        };
+        let admitted = admitted.await.inspect_err(|denied: &Denied| {
             tracing::warn!(
                 field = denied.field,
                 reason = denied.message,
@@ -67,6 +76,22 @@ impl Entry {
         })?;
         Ok((hub, admitted))
     }
+}
+
+/// Looks up what the worker meets in the database. Namespaces are made only here, after the registration itself has
+/// been judged.
+async fn meet(hub: &Hub, admitted: &Admitted) -> Result<Met, Denied> {
+    let namespaces: Vec<String> = match &admitted.profile.scope.namespaces {
+        Namespaces::All => Vec::new(),
+        Namespaces::Only(names) => names.iter().cloned().collect(),
+    };
+    let identity = admitted.profile.identity.clone();
+    hub.pool
+        .run(DATABASE_DEADLINE, move |client| {
+            Box::pin(async move { fleet::admit_worker(client, &namespaces, &identity).await })
+        })
+        .await
+        .map_err(|error| Denied::unavailable(format!("The registration can't be judged: {error}.")))
 }
 
 /// Waits for the registration that a stream begins with. Inside: what the stream itself says is wrong with it.

@@ -49,7 +49,7 @@ impl WorkerService for GrpcDoor {
         let mut inbound = request.into_inner();
         let register = entry::registration(inbound.message()).await;
         let register = register.map_err(to_status)??;
-        let admitted = self.entry.admit(register, Transport::Grpc);
+        let admitted = self.entry.admit(register, Transport::Grpc).await;
         let (hub, admitted) = admitted.map_err(to_status)?;
         let (opened, open) = oneshot::channel();
         let settings = self.entry.settings;
@@ -72,6 +72,7 @@ fn to_status(denied: Denied) -> Status {
     let text = denied.to_string();
     let mut status = match denied.status {
         admission::Status::InvalidArgument => Status::invalid_argument(text),
+        admission::Status::PermissionDenied => Status::permission_denied(text),
         admission::Status::Unavailable => Status::unavailable(text),
     };
     if !denied.field.is_empty()

@@ -123,7 +123,8 @@ async fn open(
     let end = hub.ended.child_token();
     let session = Session::new(hub.fleet.next_session(), outbound, end.clone());
     let worker = Arc::new(admitted.profile);
-    hub.fleet.register(session.clone(), Arc::clone(&worker));
+    hub.fleet
+        .register(session.clone(), Arc::clone(&worker), admitted.order);
     let resumed = match reports::resume(hub, &session, &worker, &admitted.resume).await {
         Ok(resumed) => resumed,
         Err(error) => {

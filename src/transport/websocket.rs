@@ -99,6 +99,7 @@ async fn serve(entry: Entry, socket: WebSocket) {
     let admitted = match register {
         Ok(Ok(register)) => entry
             .admit(register, Transport::WebSocket)
+            .await
             .map_err(Close::from),
         Ok(Err(fault)) => Err(fault),
         Err(denied) => Err(denied.into()),

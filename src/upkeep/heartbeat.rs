@@ -10,8 +10,6 @@ use super::judge::Judge;
 use crate::dispatch::{BootTime, DATABASE_DEADLINE, Hub, reports};
 use crate::domain::id::Token;
 use crate::domain::scope::{Order, RemoteGroup};
-use crate::proto::worker::GoAway;
-use crate::proto::worker::dispatcher_frame::Frame;
 use crate::store::dispatchers::Dispatcher;
 use crate::store::{self, dispatchers, fleet, upkeep};
 
@@ -88,10 +86,7 @@ fn take_up(hub: &Hub, seen: &Seen) {
         .fleet
         .take_orders(|identity| seen.orders.get(identity).copied())
     {
-        session.push(Frame::GoAway(GoAway {
-            within_ms: 0,
-            reason: "An operator drains this worker.".to_owned(),
-        }));
+        session.end();
     }
     reports::cancel(hub, &seen.cancelled, "The task is being cancelled.");
 }

@@ -55,7 +55,7 @@ fn join_by(
         build_id: String::new(),
         transport,
     };
-    fleet.register(session, Arc::new(profile));
+    fleet.register(session, Arc::new(profile), None);
     fleet.prove(id);
     id
 }

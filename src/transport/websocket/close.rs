@@ -75,6 +75,7 @@ impl Close {
         } = &self.denied;
         let word = match status {
             Status::InvalidArgument => "invalid_argument",
+            Status::PermissionDenied => "permission_denied",
             Status::Unavailable => "unavailable",
         };
         let denied = serde_json::json!({
