@@ -334,6 +334,8 @@ async fn tasks_of_a_killed_worker_are_tried_again_elsewhere() {
     let test = TestDb::new().await;
     let db = test.connect().await;
     let replica = Replica::start(&test.url(), &[("WORKERS__RECONNECT_GRACE", "300ms")]).await;
+    let directory = tempfile::tempdir().unwrap();
+    let ledger = directory.path().join("ledger");
     let mut victim = tokio::process::Command::new(env!("CARGO_BIN_EXE_fencepost"))
         .args([
             "worker",
@@ -344,7 +346,8 @@ async fn tasks_of_a_killed_worker_are_tried_again_elsewhere() {
             "--type",
             "t",
         ])
-        .args(["--slots", "3", "--sleep", "60000"])
+        .args(["--slots", "3", "--sleep", "60000", "--ledger"])
+        .arg(&ledger)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -352,9 +355,8 @@ async fn tasks_of_a_killed_worker_are_tried_again_elsewhere() {
         .spawn()
         .unwrap();
     let ids = enqueue_many(&db, 3).await;
-    let claimed = "select count(*) from fencepost.live where state = 1";
     eventually(PATIENCE, async || {
-        (count(&db, claimed).await == 3).then_some(())
+        (starts(&[&ledger]).len() == 3).then_some(())
     })
     .await;
     let mut other = ScriptedWorker::connect_with_slots(&replica.url(), 3).await;

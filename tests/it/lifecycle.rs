@@ -630,28 +630,45 @@ async fn lateness(db: &tokio_postgres::Client, id: i64) -> f64 {
     .get(0)
 }
 
-/// How late a due task may start; the poll interval is 1 s.
-const LATE: f64 = 150.0;
+/// Enqueues tasks with delays of these milliseconds.
+async fn delay(db: &tokio_postgres::Client, delays: impl Iterator<Item = u32>) -> Vec<i64> {
+    let mut ids = Vec::new();
+    for delay in delays {
+        ids.push(enqueue(db, &format!("delay => '{delay} ms'")).await);
+    }
+    ids
+}
 
 #[tokio::test]
 async fn a_delayed_task_starts_when_it_is_due() {
     let stage = Stage::set(&[]).await;
-    let _worker = stage.wide_worker(9).await;
-    for delay in ["300ms", "1300ms", "2s"] {
-        let id = enqueue(&stage.db, &format!("delay => '{delay}'")).await;
-        let late = lateness(&stage.db, id).await;
-        assert!((0.0..LATE).contains(&late), "{late} ms late after {delay}");
+    let _worker = stage.wide_worker(20).await;
+    // Shorter and longer than the poll interval of 1 s, which would make them late by half of it.
+    let ids = delay(&stage.db, (0..9).map(|nth| 300 + 310 * nth)).await;
+    let mut late = Vec::new();
+    for id in ids {
+        late.push(lateness(&stage.db, id).await);
     }
+    assert!(
+        late.iter().all(|late| *late >= 0.0),
+        "{late:?}: never before"
+    );
+    // A busy machine may hold one up, but hardly most of them.
+    late.sort_by(f64::total_cmp);
+    assert!(late[4] < 150.0, "{late:?} ms late");
 }
 
 #[tokio::test]
 async fn a_delayed_task_behind_a_due_one_starts_when_it_is_due() {
-    let stage = Stage::set(&[("WAKE__LISTEN", "false"), ("WORKERS__ACCEPT_TIMEOUT", "1m")]).await;
+    let stage = Stage::set(&[
+        ("WAKE__LISTEN", "false"),
+        ("WAKE__POLL", "3s"),
+        ("WORKERS__ACCEPT_TIMEOUT", "1m"),
+    ])
+    .await;
     let _worker = stage.wide_worker(1000).await;
-    let mut ids = Vec::new();
-    for nth in 0..6 {
-        ids.push(enqueue(&stage.db, &format!("delay => '{} ms'", 2000 + 230 * nth)).await);
-    }
+    // A poll interval ahead, so that they are known in time.
+    let ids = delay(&stage.db, (0..6).map(|nth| 3100 + 230 * nth)).await;
     let waiting = "select count(*) from fencepost.live where state = 0 and id <= $1";
     let mut steady = tokio::time::interval(Duration::from_millis(20));
     while stage
@@ -668,7 +685,7 @@ async fn a_delayed_task_behind_a_due_one_starts_when_it_is_due() {
     }
     for id in ids {
         let late = lateness(&stage.db, id).await;
-        assert!((0.0..LATE).contains(&late), "{late} ms late");
+        assert!((0.0..1000.0).contains(&late), "{late} ms late");
     }
 }
 
