@@ -266,7 +266,7 @@ async fn serve_http(
             tracing::debug!(%error, "a connection keeps its delay");
         }
     });
-    let router = api::http::router(state).merge(websocket::router(entry));
+    let router = websocket::before(api::http::router(state), entry);
     let served = axum::serve(listener, router)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await;

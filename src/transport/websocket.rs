@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{FromRequestParts as _, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use futures_util::stream::SplitSink;
 use futures_util::{SinkExt, Stream, StreamExt};
 use parking_lot::Mutex;
@@ -39,14 +39,24 @@ const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 type Sink = SplitSink<WebSocket, Message>;
 
-/// The door that leads to this entry.
-pub fn router(entry: Entry) -> Router {
-    Router::new().route(PATH, get(connect)).with_state(entry)
+/// Puts the door that leads to this entry before a router: who asks for another protocol at its path is a worker,
+/// anybody else goes on.
+pub fn before(router: Router, entry: Entry) -> Router {
+    router.layer(middleware::from_fn_with_state(entry, pass))
 }
 
-async fn connect(
-    State(entry): State<Entry>,
-    headers: HeaderMap,
+async fn pass(State(entry): State<Entry>, request: Request, next: Next) -> Response {
+    if request.uri().path() != PATH || !request.headers().contains_key(header::UPGRADE) {
+        return next.run(request).await;
+    }
+    let (mut parts, _) = request.into_parts();
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &entry).await;
+    connect(entry, &parts.headers, upgrade)
+}
+
+fn connect(
+    entry: Entry,
+    headers: &HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let Ok(upgrade) = upgrade else {
@@ -58,7 +68,7 @@ async fn connect(
         )
             .into_response();
     };
-    if !is_same_host(&headers) {
+    if !is_same_host(headers) {
         tracing::warn!("a web page of another host tried to connect as a worker");
         let answer = "Pages of other hosts can't be workers.\n";
         return (StatusCode::FORBIDDEN, answer).into_response();

@@ -5,6 +5,7 @@ mod cluster;
 mod container;
 mod database;
 mod eventually;
+mod operator;
 pub mod plan;
 mod producers;
 pub mod queue;
@@ -16,6 +17,7 @@ mod tcp_proxy;
 
 pub use database::TestDb;
 pub use eventually::eventually;
+pub use operator::{Operator, fencepost};
 pub use producers::Producers;
 pub use queue::Queue;
 pub use replica::Replica;

@@ -1,0 +1,196 @@
+//! The operators' commands as people and scripts use them: the real program.
+
+use serde_json::{Value, json};
+
+use crate::lifecycle::SHORT;
+use crate::support::scripted_worker::register;
+use crate::support::tasks::enqueue;
+use crate::support::{Operator, Replica, ScriptedWorker, TestDb, fencepost};
+
+/// Exit code, stdout, stderr.
+async fn run(db: &TestDb, args: &[&str]) -> (i32, String, String) {
+    let output = fencepost(&db.url(), args).await;
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+/// A run that must succeed, and its JSON.
+async fn json_of(db: &TestDb, args: &[&str]) -> Value {
+    let (code, stdout, stderr) = run(db, &[args, &["--output", "json"]].concat()).await;
+    assert_eq!(code, 0, "{args:?}: {stderr}");
+    serde_json::from_str(&stdout).unwrap()
+}
+
+#[tokio::test]
+async fn why_and_what_nobody_serves() {
+    let db = TestDb::new().await;
+    let client = db.connect().await;
+    let (code, stdout, stderr) = run(&db, &["queue", "unserved"]).await;
+    assert_eq!((code, stdout.as_str()), (0, ""));
+    assert!(
+        stderr.contains("every queue with due tasks is served"),
+        "{stderr}"
+    );
+    assert_eq!(json_of(&db, &["queue", "unserved"]).await, json!([]));
+
+    let id = enqueue(&client, "node => 'gpu'").await;
+    let (code, stdout, _) = run(&db, &["task", "why", &id.to_string()]).await;
+    assert_eq!(code, 0);
+    assert!(
+        stdout.starts_with("no_live_workers: No live worker"),
+        "{stdout}"
+    );
+    assert!(stdout.contains("capacity"), "{stdout}");
+    let why = json_of(&db, &["task", "why", &id.to_string()]).await;
+    assert_eq!(
+        (&why["verdict"], &why["node"]),
+        (&json!("no_live_workers"), &json!("gpu"))
+    );
+    let (code, _, stderr) = run(&db, &["task", "why", "1"]).await;
+    assert_eq!(code, 2);
+    assert!(stderr.contains("FP-104"), "{stderr}");
+
+    let (code, stdout, _) = run(&db, &["queue", "unserved"]).await;
+    assert_eq!(code, 0);
+    assert!(
+        stdout.contains("no_live_workers") && stdout.contains("not judged yet"),
+        "{stdout}"
+    );
+    let list = json_of(&db, &["queue", "unserved"]).await;
+    assert_eq!(list[0]["waiting"]["tasks"], 1);
+}
+
+#[tokio::test]
+async fn queues_are_declared_and_listed() {
+    let db = TestDb::new().await;
+    let (code, stdout, stderr) = run(&db, &["queue", "list"]).await;
+    assert_eq!((code, stdout.as_str()), (0, ""));
+    assert!(stderr.contains("queue declare"), "{stderr}");
+    let declare = ["queue", "declare", "--queue", "q", "--type", "t"];
+    assert_eq!(run(&db, &declare).await.0, 0);
+    let strict = ["--node", "n", "--namespace", "m", "--unserved", "strict"];
+    assert_eq!(run(&db, &[&declare[..], &strict].concat()).await.0, 0);
+    // What is not given stays.
+    assert_eq!(run(&db, &[&declare[..], &strict[..4]].concat()).await.0, 0);
+    let list = json_of(&db, &["queue", "list"]).await;
+    let line = |at: usize, name: &str| list[at][name].clone();
+    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert_eq!(
+        (line(0, "namespace"), line(0, "unserved")),
+        (json!("default"), json!("wait"))
+    );
+    assert_eq!(
+        (line(1, "node"), line(1, "unserved")),
+        (json!("n"), json!("strict"))
+    );
+    assert_eq!(
+        (line(1, "declared"), line(1, "claimed")),
+        (json!(true), json!(0))
+    );
+    let one = json_of(&db, &["queue", "list", "--namespace", "m", "--queue", "q"]).await;
+    assert_eq!(one.as_array().unwrap().len(), 1);
+    let (code, _, stderr) = run(&db, &[&declare[..], &["--unserved", "panic"]].concat()).await;
+    assert_eq!(code, 2);
+    assert!(stderr.contains("FP-018"), "{stderr}");
+
+    let set = ["namespace", "set", "m", "--require-declared-queues", "true"];
+    assert_eq!(run(&db, &set).await.0, 0);
+    let enqueue = [
+        "enqueue",
+        "--namespace",
+        "m",
+        "--queue",
+        "q",
+        "--type",
+        "typo",
+    ];
+    let (code, _, stderr) = run(&db, &enqueue).await;
+    assert_eq!(code, 2);
+    assert!(
+        stderr.contains("FP-015 queue_not_declared, field task_queue"),
+        "{stderr}"
+    );
+}
+
+#[tokio::test]
+async fn namespaces_are_set_and_listed() {
+    let db = TestDb::new().await;
+    for (text, placement) in [
+        ("prefer:a,b", json!({"mode": "prefer", "nodes": ["a", "b"]})),
+        ("require: c", json!({"mode": "require", "nodes": ["c"]})),
+        ("anywhere", json!({"mode": "anywhere"})),
+    ] {
+        let set = json_of(&db, &["namespace", "set", "n", "--placement", text]).await;
+        assert_eq!(set["placement"], placement);
+        assert_eq!(set["require_declared_queues"], false);
+    }
+    for bad in ["nowhere", "anywhere:a", "prefer", ":a"] {
+        let (code, _, stderr) = run(&db, &["namespace", "set", "n", "--placement", bad]).await;
+        assert_eq!(code, 2, "{bad}: {stderr}");
+    }
+    let (code, _, stderr) = run(&db, &["namespace", "set", "n", "--placement", "require:"]).await;
+    assert_eq!(code, 2);
+    assert!(stderr.contains("FP-017"), "{stderr}");
+    let (code, _, stderr) = run(&db, &["namespace", "set", "n"]).await;
+    assert_eq!(code, 2);
+    assert!(stderr.contains("nothing to set"), "{stderr}");
+    let list = json_of(&db, &["namespace", "list"]).await;
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    let (code, stdout, _) = run(&db, &["namespace", "list"]).await;
+    assert_eq!(code, 0);
+    assert!(stdout.contains("anywhere"), "{stdout}");
+}
+
+#[tokio::test]
+async fn workers_are_listed_and_ordered() {
+    let db = TestDb::new().await;
+    let (code, stdout, stderr) = run(&db, &["workers", "list"]).await;
+    assert_eq!((code, stdout.as_str()), (0, ""));
+    assert!(stderr.contains("no worker is connected"), "{stderr}");
+    let replica = Replica::start(&db.url(), SHORT).await;
+    let operator = Operator::of(&replica);
+    let _worker = ScriptedWorker::connect_as(&replica.url(), register()).await;
+    operator
+        .worker("scripted", |one| one["state"] == "ready")
+        .await;
+    let list = json_of(&db, &["workers", "list"]).await;
+    assert_eq!(
+        (&list[0]["identity"], &list[0]["slots"]),
+        (&json!("scripted"), &json!(1))
+    );
+
+    let cordon = [
+        "workers", "cordon", "scripted", "absent", "--reason", "upgrade",
+    ];
+    let (code, _, stderr) = run(&db, &cordon).await;
+    assert_eq!(code, 0);
+    assert!(
+        stderr.contains("no worker absent is connected now"),
+        "{stderr}"
+    );
+    operator
+        .worker("scripted", |one| one["state"] == "cordoned")
+        .await;
+    let (_, stdout, _) = run(&db, &["workers", "list"]).await;
+    assert!(stdout.contains("away"), "{stdout}");
+    let list = json_of(&db, &["workers", "list"]).await;
+    let order = &list[1]["order"];
+    assert_eq!(
+        (&order["by"], &order["reason"]),
+        (&json!("olga"), &json!("upgrade"))
+    );
+    assert_eq!(run(&db, &["workers", "drain", "scripted"]).await.0, 0);
+    operator
+        .worker("scripted", |one| one["order"]["action"] == "drain")
+        .await;
+    let lift = ["workers", "uncordon", "scripted", "absent"];
+    assert_eq!(run(&db, &lift).await.0, 0);
+    operator
+        .worker("scripted", |one| one["state"] == "ready")
+        .await;
+    assert_eq!(run(&db, &["workers", "drain"]).await.0, 2);
+}
