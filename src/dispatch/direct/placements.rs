@@ -17,7 +17,9 @@ pub(super) struct Placements {
 #[derive(Debug)]
 struct Known {
     rule: NamespaceRule,
-    /// Asked for since the last refresh: names that nobody asks for are forgotten, whoever makes them up.
+    /// It is in the database, and so are not more of them than there are namespaces.
+    exists: bool,
+    /// Asked for since the last refresh: a name that somebody made up is forgotten when nobody asks for it.
     used: bool,
 }
 
@@ -48,7 +50,7 @@ impl Placements {
     pub(super) async fn refresh(&self, pool: &Pool) -> Result<(), store::Error> {
         let names: Vec<String> = {
             let mut known = self.known.lock();
-            known.retain(|_, known| std::mem::replace(&mut known.used, false));
+            known.retain(|_, known| std::mem::replace(&mut known.used, false) || known.exists);
             known.keys().cloned().collect()
         };
         if names.is_empty() {
@@ -66,6 +68,7 @@ impl Placements {
             .await?;
         let mut known = self.known.lock();
         for name in names {
+            let exists = found.contains_key(&name);
             let rule = match (found.remove(&name), known.get(&name)) {
                 (Some(Some(rule)), _) => rule,
                 // It can't be read: the last known one stays, and without one nobody may have it.
@@ -74,7 +77,7 @@ impl Placements {
                 (None, _) => NamespaceRule::default(),
             };
             let used = known.get(&name).is_none_or(|known| known.used);
-            known.insert(name, Known { rule, used });
+            known.insert(name, Known { rule, exists, used });
         }
         Ok(())
     }
