@@ -3,6 +3,7 @@
 
 mod duration;
 mod error;
+mod execute;
 pub mod grpc;
 pub mod http;
 mod operators;
@@ -22,6 +23,7 @@ use crate::store::tasks::{self, Filter, Page, Parts, Task};
 
 pub use duration::{milliseconds, span};
 pub use error::{CODES, Code, Error, Kind};
+pub use execute::{Direct, LONGEST_EXECUTE};
 pub use operators::{NamespaceView, QueueView, UnservedView, WhyView, WorkerView};
 pub use view::{ListedView, TaskView};
 pub use waits::Waits;

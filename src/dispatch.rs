@@ -3,6 +3,7 @@
 //! | loop | runs | does |
 //! |---|---|---|
 //! | [`sweep`] | at a wake, a freed slot, a due time, at least once a poll interval | claims what free slots can take and delivers it |
+//! | [`direct`] | at a freed slot, a worker, a request | hands the slots that are free to callers that wait |
 //! | [`settler`] | as reports come in | writes them in batches, keeps them while the database is away, answers the workers |
 //! | [`watchdog`] | every 100 ms | ends deliveries that are not accepted, run too long, are silent or lost |
 //! | [`reconcile`] | every few seconds | puts back what sweeps of unknown outcome had claimed after all |
@@ -11,6 +12,7 @@
 //! share a [`Hub`] and end with its token; the settler outlives terms, since a result counts whoever stores it.
 
 pub mod deliver;
+pub mod direct;
 mod fitness;
 mod hub;
 mod in_flight;
@@ -25,5 +27,5 @@ pub mod watchdog;
 
 pub use fitness::{BootTime, Fitness};
 pub use hub::{CurrentHub, DATABASE_DEADLINE, Hub, Settings};
-pub use in_flight::{Delivery, InFlight};
+pub use in_flight::{Delivery, InFlight, Origin};
 pub use wakes::Wakes;

@@ -2,6 +2,7 @@
 
 pub mod backoff;
 pub mod id;
+pub mod json;
 pub mod outcome;
 pub mod placement;
 pub mod policy;

@@ -80,6 +80,7 @@ impl From<&Config> for Settings {
                 cancel_grace: tasks.cancel_grace,
                 max_losses,
                 // What the database has is learned at the registration.
+                max_payload_bytes: 0,
                 max_result_bytes: 0,
                 defaults: Defaults {
                     max_attempts: tasks.max_attempts,

@@ -7,6 +7,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tonic::metadata::MetadataMap;
 
+use crate::dispatch::direct::DirectError;
+use crate::domain::outcome::Failure;
 use crate::store;
 use crate::store::enqueue::EnqueueError;
 
@@ -33,6 +35,10 @@ pub enum Kind {
     Unavailable,
     /// No answer in time; a write may have happened.
     Timeout,
+    /// The worker's own failure, which another call may mend.
+    Failed,
+    /// The worker's own failure, which no call like this can mend.
+    Rejected,
     /// A write that can't be repeated safely may have happened.
     UnknownOutcome,
     /// A defect, or rights that are missing.
@@ -91,6 +97,13 @@ pub const CODES: &[Code] = &[
     code("FP-113", "not_migrated", Kind::Unavailable),
     INTERNAL,
     code("FP-115", "too_many_waits", Kind::Exhausted),
+    code("FP-120", "too_many_requests", Kind::Exhausted),
+    code("FP-121", "draining", Kind::Unavailable),
+    code("FP-122", "nobody_free", Kind::Timeout),
+    code("FP-123", "task_failed", Kind::Failed),
+    code("FP-124", "task_rejected", Kind::Rejected),
+    code("FP-125", "connection_lost", Kind::UnknownOutcome),
+    code("FP-126", "frame_too_large", Kind::TooLarge),
 ];
 
 /// Why a call has no result, for whoever made it.
@@ -98,11 +111,13 @@ pub const CODES: &[Code] = &[
 #[error("{message}")]
 pub struct Error {
     /// What it is.
-    pub code: Code,
+    pub code: &'static Code,
     /// The name of the rule where it is a finer one than the code's.
     pub slug: Cow<'static, str>,
     /// The field at fault, when there is one.
     pub field: Option<String>,
+    /// The worker's name for what went wrong, where a worker failed.
+    pub class: Option<String>,
     /// A sentence for people.
     pub message: String,
 }
@@ -111,11 +126,12 @@ impl Error {
     /// An error of this code; one that is not in [`CODES`] counts as internal.
     pub(crate) fn new(code: &str, message: impl Into<String>) -> Self {
         let code = CODES.iter().find(|known| known.code == code);
-        let code = *code.unwrap_or(&INTERNAL);
+        let code = code.unwrap_or(&INTERNAL);
         Self {
             code,
             slug: code.slug.into(),
             field: None,
+            class: None,
             message: message.into(),
         }
     }
@@ -124,6 +140,14 @@ impl Error {
     pub(crate) fn at(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
+    }
+
+    /// A worker's failure.
+    pub(crate) fn of_worker(code: &str, failure: Failure) -> Self {
+        Self {
+            class: Some(failure.class),
+            ..Self::new(code, failure.message)
+        }
     }
 
     pub(crate) fn invalid_body(message: impl Into<String>) -> Self {
@@ -154,6 +178,7 @@ impl Error {
             Kind::Exhausted => StatusCode::TOO_MANY_REQUESTS,
             Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            Kind::Failed | Kind::Rejected => StatusCode::UNPROCESSABLE_ENTITY,
             // Not 502 to 504: clients and proxies repeat those unasked.
             Kind::UnknownOutcome | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -165,8 +190,8 @@ impl Error {
             Kind::Invalid | Kind::MediaType => tonic::Code::InvalidArgument,
             Kind::NotFound => tonic::Code::NotFound,
             Kind::Method => tonic::Code::Unimplemented,
-            Kind::Precondition => tonic::Code::FailedPrecondition,
-            Kind::Conflict => tonic::Code::Aborted,
+            Kind::Precondition | Kind::Rejected => tonic::Code::FailedPrecondition,
+            Kind::Conflict | Kind::Failed => tonic::Code::Aborted,
             Kind::TooLarge | Kind::Exhausted => tonic::Code::ResourceExhausted,
             Kind::Unavailable => tonic::Code::Unavailable,
             Kind::Timeout => tonic::Code::DeadlineExceeded,
@@ -183,6 +208,7 @@ impl Error {
                 | Kind::Exhausted
                 | Kind::Unavailable
                 | Kind::Timeout
+                | Kind::Failed
                 | Kind::UnknownOutcome
                 | Kind::Internal
         )
@@ -209,6 +235,23 @@ impl From<store::Error> for Error {
     }
 }
 
+impl From<DirectError> for Error {
+    fn from(error: DirectError) -> Self {
+        let sentence = format!("{error}.");
+        match error {
+            DirectError::Full => Self::new("FP-120", sentence),
+            DirectError::Draining => Self::new("FP-121", sentence),
+            DirectError::NobodyFree => Self::new("FP-122", sentence),
+            DirectError::TimedOut => Self::new("FP-109", sentence),
+            DirectError::Lost => Self::new("FP-125", sentence),
+            DirectError::Failed(failure) => Self::of_worker("FP-123", failure),
+            DirectError::Rejected(failure) => Self::of_worker("FP-124", failure),
+            DirectError::Unservable(failure) => Self::new("FP-126", failure.message).at("payload"),
+            DirectError::Store(error) => error.into(),
+        }
+    }
+}
+
 impl From<EnqueueError> for Error {
     fn from(error: EnqueueError) -> Self {
         match error {
@@ -218,7 +261,7 @@ impl From<EnqueueError> for Error {
     }
 }
 
-/// Problem details (RFC 9457), with our code, its name and the field as extensions.
+/// Problem details (RFC 9457), with our code, its name, the field and the worker's class as extensions.
 #[derive(Serialize)]
 struct Problem<'e> {
     r#type: String,
@@ -229,6 +272,8 @@ struct Problem<'e> {
     slug: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'e str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<&'e str>,
 }
 
 impl IntoResponse for Error {
@@ -242,6 +287,7 @@ impl IntoResponse for Error {
             code: self.code.code,
             slug: &self.slug,
             field: self.field.as_deref(),
+            class: self.class.as_deref(),
         };
         let body = serde_json::to_vec(&problem).unwrap_or_default();
         let kind = HeaderValue::from_static("application/problem+json");
@@ -257,6 +303,10 @@ impl From<Error> for tonic::Status {
         }
         if let Some(Ok(field)) = error.field.as_deref().map(str::parse) {
             trailers.insert("fencepost-field", field);
+        }
+        // A trailer is ASCII; the class is a worker's text.
+        if let Some(Ok(class)) = error.class.as_deref().map(str::parse) {
+            trailers.insert("fencepost-class", class);
         }
         tonic::Status::with_metadata(error.grpc_code(), error.message, trailers)
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
-use super::State;
+use super::{Direct, State};
 use crate::proto::producer::producer_service_server::{ProducerService, ProducerServiceServer};
 use crate::proto::producer::{
-    self, CancelRequest, CancelResponse, EnqueueRequest, EnqueueResponse, GetRequest, TaskInfo,
-    WaitRequest,
+    self, CancelRequest, CancelResponse, EnqueueRequest, EnqueueResponse, ExecuteRequest,
+    ExecuteResponse, GetRequest, TaskInfo, WaitRequest,
 };
 use crate::store::enqueue::NewTask;
 use crate::store::tasks::{Parts, Task};
@@ -71,6 +71,33 @@ impl ProducerService for Producer {
         let time = Duration::from_millis(request.timeout_ms);
         let task = self.state.wait(request.task_id, time).await?;
         Ok(Response::new(info(task)))
+    }
+
+    async fn execute(
+        &self,
+        request: Request<ExecuteRequest>,
+    ) -> Result<Response<ExecuteResponse>, Status> {
+        let request = request.into_inner();
+        let timeout = (request.timeout_ms > 0).then(|| Duration::from_millis(request.timeout_ms));
+        let direct = Direct {
+            namespace: given(request.namespace),
+            task_queue: request.task_queue,
+            task_type: request.task_type,
+            node: given(request.node),
+            payload: request.payload,
+            content_type: given(request.content_type),
+            labels: request.labels,
+            timeout,
+        };
+        let reply = self.state.execute(direct).await?;
+        let (payload, content_type) = reply.result.unwrap_or_default();
+        Ok(Response::new(ExecuteResponse {
+            payload,
+            content_type,
+            worker: reply.worker,
+            node: reply.node,
+            deliveries: reply.deliveries,
+        }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The producers' and operators' door over HTTP: translation only. Errors are problem+json, ids are strings.
 
 mod body;
+mod execute;
 mod operators;
 mod tasks;
 
@@ -16,7 +17,7 @@ use axum::routing::{get, post, put};
 use futures_util::StreamExt as _;
 use serde::Serialize;
 
-use super::{Error, LONGEST_WAIT, State};
+use super::{Error, LONGEST_EXECUTE, LONGEST_WAIT, State};
 
 /// Every route of producers and operators, and `/healthz` and `/readyz`.
 pub fn router(state: State) -> Router {
@@ -44,11 +45,18 @@ pub fn router(state: State) -> Router {
             state.limits.request + LONGEST_WAIT,
             within,
         ));
+    let direct = Router::new()
+        .route("/v1/execute", post(execute::execute).get(execute::list))
+        .layer(middleware::from_fn_with_state(
+            state.limits.request + LONGEST_EXECUTE,
+            within,
+        ));
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .merge(calls)
         .merge(waits)
+        .merge(direct)
         .fallback(unknown_path)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state)

@@ -85,7 +85,7 @@ impl From<Task> for TaskView {
 }
 
 /// JSON is passed through as PostgreSQL stores it, numbers of any size and nesting of any depth included.
-fn body(
+pub(super) fn body(
     bytes: Option<Vec<u8>>,
     content_type: Option<&str>,
 ) -> (Option<Box<RawValue>>, Option<String>) {

@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::fitness::BootTime;
 use super::hub::Hub;
-use super::in_flight::{Delivery, Stage};
+use super::in_flight::{Delivery, Origin, Stage};
 use super::settler::Report;
 use crate::domain::id::{RouteId, TaskId};
 use crate::domain::outcome::{Failure, Outcome};
@@ -91,30 +91,28 @@ fn pack(
     let policy = Policy::resolve(&body, route, &hub.settings.defaults);
     let settle_accepted = body.settle_accepted;
     let task = to_frame(claim, body, route, &policy);
-    let in_json = OnceCell::new();
-    let bytes = |transport| {
-        TASK_OVERHEAD
-            + match transport {
-                Transport::Grpc => task.encoded_len(),
-                Transport::WebSocket => *in_json.get_or_init(|| json::task_bytes(&task)),
-            }
+    let (placed, bytes) = {
+        let bytes = task_bytes(&task);
+        let frame = |transport| bytes(transport) + FRAME_OVERHEAD;
+        let placed = hub.fleet.place(route, nodes, frame, Instant::now());
+        let placed = placed.map_err(|unplaced| match unplaced {
+            Unplaced::NobodyFree => Outcome::NotTaken,
+            Unplaced::TooLarge { bytes, largest } => too_large(hub, route, nodes, bytes, largest),
+        })?;
+        let bytes = bytes(placed.profile.transport);
+        (placed, bytes)
     };
-    let frame = |transport| bytes(transport) + FRAME_OVERHEAD;
-    let placed = hub.fleet.place(route, nodes, frame, Instant::now());
-    let placed = placed.map_err(|unplaced| match unplaced {
-        Unplaced::NobodyFree => Outcome::NotTaken,
-        Unplaced::TooLarge { bytes, largest } => too_large(hub, route, nodes, bytes, largest),
-    })?;
-    let bytes = bytes(placed.profile.transport);
     let delivery = Delivery {
         token: claim.token,
         route: Arc::clone(route),
-        attempt: claim.attempt,
+        origin: Origin::Durable {
+            attempt: claim.attempt,
+            settle_accepted,
+        },
         policy,
         session: placed.session.id,
         worker: placed.profile,
         slot: Some(placed.slot),
-        settle_accepted,
         stage: Stage::Sent(Instant::now()),
         cancelled_at: None,
     };
@@ -139,6 +137,24 @@ fn pack(
         deliveries.push(delivery);
     }
     Ok(())
+}
+
+/// Bytes of this task in a frame of each door, counted when asked for.
+fn task_bytes(task: &Task) -> impl Fn(Transport) -> usize {
+    let in_json = OnceCell::new();
+    move |transport| {
+        TASK_OVERHEAD
+            + match transport {
+                Transport::Grpc => task.encoded_len(),
+                Transport::WebSocket => *in_json.get_or_init(|| json::task_bytes(task)),
+            }
+    }
+}
+
+/// Bytes of the frame that holds this task alone.
+pub(super) fn frame_bytes(task: &Task) -> impl Fn(Transport) -> usize {
+    let bytes = task_bytes(task);
+    move |transport| bytes(transport) + FRAME_OVERHEAD
 }
 
 /// What becomes of a task whose frame no free worker here takes. `frame` are its bytes on the way to the one who comes

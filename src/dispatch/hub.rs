@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::direct::Direct;
 use super::fitness::{BootTime, Fitness};
 use super::in_flight::InFlight;
 use super::routes::Routes;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub cancel_grace: Duration,
     /// Deliveries that may end with the worker or replica vanishing.
     pub max_losses: i32,
+    /// Bytes in a payload at most.
+    pub max_payload_bytes: usize,
     /// Bytes in a result at most.
     pub max_result_bytes: usize,
     /// What tasks run under where nothing nearer to them says otherwise.
@@ -80,6 +83,8 @@ pub struct Hub {
     pub fleet: Fleet,
     /// What is being delivered here.
     pub in_flight: InFlight,
+    /// Callers that wait here.
+    pub direct: Direct,
     /// Routes by number.
     pub routes: Routes,
     /// Where reports go.
@@ -117,6 +122,7 @@ impl Hub {
             pool,
             fleet: Fleet::default(),
             in_flight: InFlight::default(),
+            direct: Direct::default(),
             routes: Routes::default(),
             settler,
             wakes,

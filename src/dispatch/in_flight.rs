@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use crate::domain::id::{TaskId, Token};
 use crate::domain::outcome::{Failure, Outcome};
@@ -20,8 +21,8 @@ pub struct Delivery {
     pub token: Token,
     /// Where the task goes.
     pub route: Arc<Route>,
-    /// Failed tries before this one.
-    pub attempt: u32,
+    /// Where it comes from.
+    pub origin: Origin,
     /// The task's limits.
     pub policy: Policy,
     /// The stream that it went over.
@@ -30,12 +31,36 @@ pub struct Delivery {
     pub worker: Arc<Profile>,
     /// Its slot there.
     pub slot: Option<Slot>,
-    /// Done when accepted.
-    pub settle_accepted: bool,
     /// Where it stands.
     pub stage: Stage,
     /// Asked to stop since; the worker has been told.
     pub cancelled_at: Option<Instant>,
+}
+
+/// Where a delivery comes from, and with that what becomes of its end.
+#[derive(Debug)]
+pub enum Origin {
+    /// From a row that is claimed: its end is written there.
+    Durable {
+        /// Failed tries before this one.
+        attempt: u32,
+        /// Done when accepted.
+        settle_accepted: bool,
+    },
+    /// From a caller that waits: it is told the end, and nothing is written.
+    Direct {
+        /// The way to the caller.
+        reply: oneshot::Sender<Ended>,
+    },
+}
+
+/// How a direct delivery ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// What happened.
+    pub outcome: Outcome,
+    /// The worker that had it, and the stream that it went over; none when it got to nobody.
+    pub worker: Option<(SessionId, Arc<Profile>)>,
 }
 
 /// Where a delivery stands.
@@ -117,8 +142,12 @@ impl InFlight {
             };
             if matches!(delivery.stage, Stage::Sent(_)) {
                 delivery.stage = Stage::Running(now, now);
-                if delivery.settle_accepted {
-                    done.push((*token, Arc::clone(&delivery.worker)));
+                match delivery.origin {
+                    Origin::Durable {
+                        settle_accepted: true,
+                        ..
+                    } => done.push((*token, Arc::clone(&delivery.worker))),
+                    Origin::Durable { .. } | Origin::Direct { .. } => {}
                 }
             }
         }
@@ -263,6 +292,15 @@ impl InFlight {
             .drain()
             .map(|(_, delivery)| delivery)
             .collect()
+    }
+
+    /// Whether this session has direct deliveries, which no other replica can take over.
+    #[must_use]
+    pub fn holds_direct(&self, session: SessionId) -> bool {
+        let all = self.deliveries.lock();
+        all.values().any(|delivery| {
+            delivery.session == session && matches!(delivery.origin, Origin::Direct { .. })
+        })
     }
 
     /// How many there are.

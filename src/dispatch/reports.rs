@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::hub::{DATABASE_DEADLINE, Hub};
-use super::in_flight::{Delivery, Stage};
+use super::in_flight::{Delivery, Ended, Origin, Stage};
 use super::settler::Report;
 use crate::domain::id::{TaskId, Token};
 use crate::domain::outcome::{Failure, Outcome};
@@ -18,6 +18,9 @@ use crate::proto::worker::dispatcher_frame::Frame;
 use crate::proto::worker::{Cancel, ResultAck, ResultAcks, Verdict};
 use crate::store;
 use crate::store::claim::{self, Adopted};
+
+/// How often a worker that is to go elsewhere is looked at.
+const GO_TICK: Duration = Duration::from_millis(20);
 
 /// A result as it came in.
 #[derive(Clone, Debug)]
@@ -73,7 +76,7 @@ pub async fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refus
     }
     let reports: Vec<Report> = deliveries
         .into_values()
-        .map(|delivery| settle(hub, delivery, Outcome::NotTaken))
+        .filter_map(|delivery| end(hub, delivery, Outcome::NotTaken))
         .collect();
     if why == Refusal::NoSlot {
         // After the slots above are free again, which would end the rest.
@@ -83,54 +86,86 @@ pub async fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refus
 }
 
 /// Results. A success counts by its epoch alone, so it is settled even when its delivery is not known here; a
-/// failure of an unknown delivery is an old one and is superseded.
+/// failure of an unknown delivery is an old one and is superseded, and so is all that a caller no longer waits for.
 pub async fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Vec<Reported>) {
     let mut deliveries = hub
         .in_flight
         .finish(results.iter().map(|result| &result.token));
-    let mut stale = Vec::new();
+    let mut answers = Vec::new();
     let mut reports = Vec::with_capacity(results.len());
-    for result in results {
-        match deliveries.remove(&result.token.id) {
-            Some(delivery) => reports.push(Report {
-                owner: None,
-                worker: Some(origin(worker)),
-                reply: Some(session.clone()),
-                settlement: decide(
-                    result.outcome,
-                    delivery.attempt,
-                    &delivery.policy,
-                    fastrand::f64(),
-                ),
-                token: result.token,
-            }),
-            None => match result.outcome {
-                Outcome::Succeeded { result: body } => reports.push(Report {
-                    token: result.token,
-                    settlement: Settlement::Complete { result: body },
-                    owner: None,
-                    worker: Some(origin(worker)),
-                    reply: Some(session.clone()),
-                }),
-                _ => stale.push(result.token),
+    for Reported { token, outcome } in results {
+        let settlement = match deliveries.remove(&token.id) {
+            Some(delivery) => match delivery.origin {
+                Origin::Durable { attempt, .. } => {
+                    decide(outcome, attempt, &delivery.policy, fastrand::f64())
+                }
+                Origin::Direct { .. } => {
+                    answers.push(ack(token, answer(delivery, outcome)));
+                    continue;
+                }
             },
-        }
-    }
-    if !stale.is_empty() {
-        let ack = |token: Token| ResultAck {
-            token: Bytes::from(token.to_string()),
-            verdict: Verdict::Superseded.into(),
+            None => match outcome {
+                Outcome::Succeeded { result } if !token.is_direct() => {
+                    Settlement::Complete { result }
+                }
+                _ => {
+                    answers.push(ack(token, false));
+                    continue;
+                }
+            },
         };
-        session.push(Frame::Acks(ResultAcks {
-            acks: stale.into_iter().map(ack).collect(),
-        }));
+        reports.push(Report {
+            token,
+            settlement,
+            owner: None,
+            worker: Some(origin(worker)),
+            reply: Some(session.clone()),
+        });
+    }
+    if !answers.is_empty() {
+        session.push(Frame::Acks(ResultAcks { acks: answers }));
     }
     hub.settler.report(reports).await;
+}
+
+fn ack(token: Token, counts: bool) -> ResultAck {
+    let verdict = if counts {
+        Verdict::Recorded
+    } else {
+        Verdict::Superseded
+    };
+    ResultAck {
+        token: Bytes::from(token.to_string()),
+        verdict: verdict.into(),
+    }
+}
+
+/// Tells a caller how its delivery ended. False: nobody waits for it any more, or it was no direct one.
+fn answer(delivery: Delivery, outcome: Outcome) -> bool {
+    match delivery.origin {
+        Origin::Durable { .. } => false,
+        Origin::Direct { reply } => {
+            // The slot is free before the caller goes on.
+            drop(delivery.slot);
+            let ended = Ended {
+                outcome,
+                worker: Some((delivery.session, delivery.worker)),
+            };
+            reply.send(ended).is_ok()
+        }
+    }
 }
 
 /// The worker is still at this task.
 pub fn progress(hub: &Hub, token: Token) {
     hub.in_flight.progress(token, Instant::now());
+}
+
+/// Waits until no caller waits for this worker, which nobody else could take over.
+pub async fn free_to_go(hub: &Hub, session: SessionId) {
+    while hub.in_flight.holds_direct(session) {
+        tokio::time::sleep(GO_TICK).await;
+    }
 }
 
 /// The stream ended. Its deliveries wait for the worker to come back; a draining replica writes nothing and leaves
@@ -170,7 +205,8 @@ pub async fn resume(
         .rebind(named, session.id, worker, occupy, Instant::now());
     let strangers: Vec<Token> = named
         .iter()
-        .filter(|token| !resumed.contains(token))
+        // A direct request of another replica or term is nobody's here, and in no table.
+        .filter(|token| !resumed.contains(token) && !token.is_direct())
         .copied()
         .collect();
     if strangers.is_empty() {
@@ -209,12 +245,14 @@ pub async fn resume(
         hub.in_flight.begin([Delivery {
             token: claim.token,
             route: Arc::clone(route),
-            attempt: claim.attempt,
+            origin: Origin::Durable {
+                attempt: claim.attempt,
+                settle_accepted: false,
+            },
             policy: Policy::resolve(&body, route, &hub.settings.defaults),
             session: session.id,
             worker: Arc::clone(worker),
             slot: hub.fleet.occupy(session.id),
-            settle_accepted: false,
             stage: Stage::Running(now, now),
             cancelled_at: cancel_requested.then_some(now),
         }]);
@@ -247,14 +285,21 @@ pub(super) fn tell_to_stop(hub: &Hub, token: Token, session: SessionId, reason: 
     }
 }
 
-/// What this replica itself says of a delivery, under the guard of its own claim.
-pub(super) fn settle(hub: &Hub, delivery: Delivery, outcome: Outcome) -> Report {
-    Report {
-        token: delivery.token,
-        settlement: decide(outcome, delivery.attempt, &delivery.policy, fastrand::f64()),
-        owner: Some(hub.dispatcher),
-        worker: Some(origin(&delivery.worker)),
-        reply: None,
+/// Ends a delivery by what this replica itself says of it: answers what is to be written, under the guard of its own
+/// claim; a caller is told at once.
+pub(super) fn end(hub: &Hub, delivery: Delivery, outcome: Outcome) -> Option<Report> {
+    match delivery.origin {
+        Origin::Durable { attempt, .. } => Some(Report {
+            token: delivery.token,
+            settlement: decide(outcome, attempt, &delivery.policy, fastrand::f64()),
+            owner: Some(hub.dispatcher),
+            worker: Some(origin(&delivery.worker)),
+            reply: None,
+        }),
+        Origin::Direct { .. } => {
+            answer(delivery, outcome);
+            None
+        }
     }
 }
 

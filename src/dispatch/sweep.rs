@@ -6,7 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
 use super::deliver;
+use super::direct::{self, Waiting};
 use super::fitness::BootTime;
 use super::hub::{DATABASE_DEADLINE, Hub};
 use super::lanes::Lanes;
@@ -29,8 +32,8 @@ const SCAN_SHARE: u32 = 10;
 
 /// What one look came to.
 enum Found {
-    /// Tasks were claimed: there may be more.
-    Work,
+    /// So many tasks were claimed: there may be more.
+    Work(usize),
     /// Nothing is due that somebody here could take.
     Nothing,
     /// No slot is free, or no work may be started: no look was taken.
@@ -48,12 +51,14 @@ struct Sweeper {
     due_seen: bool,
     sleeping: bool,
     busy: u32,
+    fleet: watch::Receiver<()>,
 }
 
 /// Sweeps until the term ends. Errors of the database are waited out.
 pub async fn run(hub: Arc<Hub>) {
     let ended = hub.ended.clone();
     let sweeper = Sweeper {
+        fleet: hub.fleet.changes(),
         hub,
         lanes: Lanes::default(),
         poll_at: Instant::now(),
@@ -85,9 +90,10 @@ impl Sweeper {
     /// One look and, where it came to nothing, one wait.
     async fn turn(&mut self) -> Result<(), store::Error> {
         self.hub.settler.accepting().await;
+        self.fleet.mark_unchanged();
         let news = self.gather();
         match self.sweep().await? {
-            Found::Work => {
+            Found::Work(_) => {
                 self.busy = self.busy.saturating_add(1);
                 if self.busy == BUSY_SWEEPS {
                     self.set_sleeping(false).await?;
@@ -138,19 +144,40 @@ impl Sweeper {
     }
 
     /// Waits for news, but no longer than `until` and than what rests here.
-    async fn wait(&self, until: Instant) {
+    async fn wait(&mut self, until: Instant) {
         let (hub, now) = (&self.hub, Instant::now());
         let rested = [hub.fleet.next_rested(now), self.lanes.next_rested(now)];
         let until = rested.into_iter().flatten().fold(until, Instant::min);
         tokio::select! {
             () = hub.wakes.wait() => {}
-            () = hub.fleet.changed() => {}
+            _ = self.fleet.changed() => {}
             () = tokio::time::sleep(until.saturating_duration_since(now)) => {}
         }
     }
 
-    /// Claims once and delivers.
+    /// Looks once. Callers that wait for a slot get theirs before and after, and leave what is free in between.
     async fn sweep(&mut self) -> Result<Found, store::Error> {
+        let hub = Arc::clone(&self.hub);
+        direct::serve(&hub);
+        hub.direct.turns().look_begins();
+        let found = self.claim().await;
+        let waiting = match &found {
+            Ok(Found::Work(claimed)) => Waiting::Claimed(*claimed),
+            Ok(Found::NoDemand) if self.may_have_work() => Waiting::Unseen,
+            Ok(Found::Nothing | Found::NoDemand) | Err(_) => Waiting::Nobody,
+        };
+        hub.direct.turns().look_ended(waiting);
+        direct::serve(&hub);
+        found
+    }
+
+    /// Whether a look would find rows, as far as is known without one.
+    fn may_have_work(&self) -> bool {
+        Instant::now() >= self.poll_at || !self.lanes.routes().is_empty()
+    }
+
+    /// Claims once and delivers.
+    async fn claim(&mut self) -> Result<Found, store::Error> {
         let hub = Arc::clone(&self.hub);
         let started = BootTime::now();
         let demand = hub.fleet.demand(Instant::now());
@@ -204,7 +231,8 @@ impl Sweeper {
         if claimed.claims.is_empty() {
             return Ok(Found::Nothing);
         }
-        tracing::debug!(sweep, claims = claimed.claims.len(), "claimed");
+        let count = claimed.claims.len();
+        tracing::debug!(sweep, claims = count, "claimed");
         match bodies {
             Ok(bodies) => {
                 let bodies = bodies.into_iter().map(|body| (body.id, body)).collect();
@@ -217,7 +245,7 @@ impl Sweeper {
                 return Err(error);
             }
         }
-        Ok(Found::Work)
+        Ok(Found::Work(count))
     }
 
     /// The settler keeps at it until the database is back.

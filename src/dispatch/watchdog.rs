@@ -7,7 +7,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::hub::Hub;
 use super::in_flight::Limits;
-use super::reports::{settle, tell_to_stop};
+use super::reports::{end, tell_to_stop};
 use crate::domain::outcome::Outcome;
 
 /// How exact timeouts are. A look costs a walk over what is in flight.
@@ -33,7 +33,7 @@ pub async fn run(hub: Arc<Hub>) {
                     tracing::warn!(
                         task,
                         worker = delivery.worker.worker_id,
-                        "the worker is gone: the task is tried again"
+                        "the worker is gone and did not come back in time"
                     );
                 }
                 _ => {
@@ -51,7 +51,7 @@ pub async fn run(hub: Arc<Hub>) {
                     );
                 }
             }
-            reports.push(settle(&hub, delivery, outcome));
+            reports.extend(end(&hub, delivery, outcome));
         }
         hub.settler.report(reports).await;
     }

@@ -12,10 +12,11 @@ pub const NOBODY: DispatcherId = 0;
 /// An interned (namespace, task queue, task type, node).
 pub type RouteId = i32;
 
-/// Names one delivery of one task in every report about it. Opaque on the wire: `id.epoch.fence` in ASCII.
+/// Names one delivery of one task in every report about it. Opaque on the wire: `id.epoch.fence` in ASCII, with a `d`
+/// before the number of a direct request, which the database has never seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token {
-    /// The task.
+    /// The task; below zero for a direct request.
     pub id: TaskId,
     /// Grows when outstanding deliveries lose their authority.
     pub epoch: i32,
@@ -32,15 +33,35 @@ impl Token {
     /// Reads a token from the wire.
     ///
     /// # Errors
-    /// [`BadToken`] for anything but three decimal numbers joined by dots.
+    /// [`BadToken`] for anything but three decimal numbers joined by dots, the first perhaps behind a `d`.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadToken> {
         std::str::from_utf8(bytes).map_err(|_| BadToken)?.parse()
+    }
+
+    /// The token of a direct request: its number within a term, and how often it has been delivered. It names the
+    /// term too, so that it means nothing to another replica or a later term.
+    #[must_use]
+    pub fn direct(term: DispatcherId, request: u64, delivery: i32) -> Self {
+        Self {
+            id: i64::try_from(request).map_or(i64::MIN + 1, |request| -request),
+            // Of two terms that live at the same time, one would have to be 2^31 starts older.
+            epoch: i32::try_from(term & i64::from(i32::MAX)).unwrap_or_default(),
+            fence: delivery,
+        }
+    }
+
+    /// Whether it names a direct request, which is in no table.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.id < 0
     }
 }
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.id, self.epoch, self.fence)
+        let mark = if self.is_direct() { "d" } else { "" };
+        let id = self.id.unsigned_abs();
+        write!(f, "{mark}{id}.{}.{}", self.epoch, self.fence)
     }
 }
 
@@ -48,6 +69,10 @@ impl FromStr for Token {
     type Err = BadToken;
 
     fn from_str(text: &str) -> Result<Self, BadToken> {
+        let (direct, text) = match text.strip_prefix('d') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
         let mut parts = text.split('.');
         let mut part = || {
             parts
@@ -55,8 +80,12 @@ impl FromStr for Token {
                 .filter(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
                 .ok_or(BadToken)
         };
+        let id: TaskId = part()?.parse().map_err(|_| BadToken)?;
+        if direct && id == 0 {
+            return Err(BadToken);
+        }
         let token = Self {
-            id: part()?.parse().map_err(|_| BadToken)?,
+            id: if direct { -id } else { id },
             epoch: part()?.parse().map_err(|_| BadToken)?,
             fence: part()?.parse().map_err(|_| BadToken)?,
         };
@@ -83,6 +112,16 @@ mod tests {
     }
 
     #[test]
+    fn a_direct_token_is_never_that_of_a_task() {
+        let token = Token::direct((1 << 40) + 7, 5, 1);
+        assert_eq!(token.to_string(), "d5.7.1");
+        assert_eq!("d5.7.1".parse(), Ok(token));
+        assert!(token.is_direct());
+        assert_ne!(Token::direct(8, 5, 1), token, "another term");
+        assert!(!"5.7.1".parse::<Token>().unwrap().is_direct());
+    }
+
+    #[test]
     fn anything_else_is_refused() {
         for text in [
             "",
@@ -94,6 +133,12 @@ mod tests {
             "1.2.x",
             "99999999999999999999.1.1",
             "1..3",
+            "d",
+            "d0.1.1",
+            "d-1.1.1",
+            "-1.1.1",
+            "dd1.1.1",
+            "d9223372036854775808.1.1",
         ] {
             assert_eq!(text.parse::<Token>(), Err(BadToken), "{text}");
         }

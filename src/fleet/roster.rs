@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use super::member::{Member, Reach};
 use super::session::{Profile, Session, SessionId, Transport};
@@ -22,7 +22,8 @@ pub struct Fleet {
 #[derive(Debug, Default)]
 struct Shared {
     roster: Mutex<Roster>,
-    changed: Notify,
+    /// Latest-value: each of those who wait sees every change, and none loses one that came while it looked.
+    changed: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -80,7 +81,7 @@ impl Drop for Slot {
         if let Some(member) = roster.members.get_mut(&self.session) {
             member.busy = member.busy.saturating_sub(1);
             member.rests_until = None;
-            self.shared.changed.notify_one();
+            self.shared.changed.send_replace(());
         }
     }
 }
@@ -106,6 +107,8 @@ impl Fleet {
         let gone = self.shared.roster.lock().members.remove(&id);
         if let Some(member) = gone {
             member.session.end();
+            // It may have been the last one that was preferred.
+            self.shared.changed.send_replace(());
         }
     }
 
@@ -130,7 +133,7 @@ impl Fleet {
         let before = member.reach;
         member.reach = change(before);
         if before != member.reach {
-            self.shared.changed.notify_one();
+            self.shared.changed.send_replace(());
         }
         before != member.reach
     }
@@ -154,7 +157,7 @@ impl Fleet {
                     "an operator's order is taken up"
                 );
                 member.order = ordered;
-                self.shared.changed.notify_one();
+                self.shared.changed.send_replace(());
             }
             if ordered == Some(Order::Drain) && member.busy == 0 {
                 going.push(member.session.clone());
@@ -230,6 +233,18 @@ impl Fleet {
         bytes: impl Fn(Transport) -> usize,
         now: Instant,
     ) -> Result<Placed, Unplaced> {
+        self.place_beside(&[], route, nodes, bytes, now)
+    }
+
+    /// As [`Fleet::place`], passing these sessions over.
+    pub fn place_beside(
+        &self,
+        avoided: &[SessionId],
+        route: &Route,
+        nodes: Nodes<'_>,
+        bytes: impl Fn(Transport) -> usize,
+        now: Instant,
+    ) -> Result<Placed, Unplaced> {
         let mut roster = self.shared.roster.lock();
         roster.cursor += 1;
         let cursor = roster.cursor;
@@ -240,6 +255,7 @@ impl Fleet {
             .members
             .values_mut()
             .filter(|member| member.scope.serves(route, nodes))
+            .filter(|member| !avoided.contains(&member.session.id))
         {
             let (bytes, limit) = (
                 bytes(member.profile.transport),
@@ -333,9 +349,10 @@ impl Fleet {
             .map(|member| member.session.clone())
     }
 
-    /// Waits for a registration or a freed slot; one that came since the last wait counts.
-    pub async fn changed(&self) {
-        self.shared.changed.notified().await;
+    /// Changes whenever somebody may have become able to take a task. Subscribe, or mark as seen, before looking.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.shared.changed.subscribe()
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 
 use super::{Error, Replica};
-use crate::dispatch::{self, BootTime, DATABASE_DEADLINE, Hub, reconcile, sweep, watchdog};
+use crate::dispatch::{self, BootTime, DATABASE_DEADLINE, Hub, direct, reconcile, sweep, watchdog};
 use crate::domain::id::DispatcherId;
 use crate::store::{self, dispatchers, upkeep};
 use crate::upkeep::{chores, heartbeat, listener};
@@ -32,6 +32,7 @@ pub(super) async fn run_terms(
             () = &mut shutdown => return Ok(()),
         };
         let settings = dispatch::Settings {
+            max_payload_bytes: registered.max_payload_bytes,
             max_result_bytes: registered.max_result_bytes,
             ..replica.settings.dispatch.clone()
         };
@@ -87,6 +88,7 @@ fn start_loops(replica: &Replica, hub: &Arc<Hub>) -> Loops {
         });
     };
     endless(Box::pin(sweep::run(Arc::clone(hub))));
+    endless(Box::pin(direct::run(Arc::clone(hub))));
     endless(Box::pin(watchdog::run(Arc::clone(hub))));
     endless(Box::pin(reconcile::run(Arc::clone(hub))));
     endless(Box::pin(chores::run(Arc::clone(hub), beat)));
@@ -113,6 +115,7 @@ struct Registered {
     dispatcher: DispatcherId,
     /// When it was asked for, which is the first proof of life.
     sent: BootTime,
+    max_payload_bytes: usize,
     max_result_bytes: usize,
 }
 
@@ -149,11 +152,13 @@ async fn try_register(replica: &Replica) -> Result<Registered, store::Error> {
         .pool
         .run(DATABASE_DEADLINE, move |client| {
             Box::pin(async move {
-                let (_, result_bytes) = upkeep::set_limits(client, limits.0, limits.1).await?;
+                let (payload_bytes, result_bytes) =
+                    upkeep::set_limits(client, limits.0, limits.1).await?;
                 let version = env!("CARGO_PKG_VERSION");
                 Ok(Registered {
                     dispatcher: dispatchers::register(client, &name, version).await?,
                     sent,
+                    max_payload_bytes: usize::try_from(payload_bytes).unwrap_or(0),
                     max_result_bytes: usize::try_from(result_bytes).unwrap_or(0),
                 })
             })

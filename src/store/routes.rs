@@ -1,15 +1,38 @@
 //! Which lanes have work, and what their routes are.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use deadpool_postgres::GenericClient;
 
 use super::Error;
 use crate::domain::id::{RouteId, TaskId};
+use crate::domain::placement::Placement;
 use crate::domain::route::{Paused, Route, Unserved};
 
 const FIND_DUE: &str = include_str!("../../sql/find_due.sql");
 const READ: &str = include_str!("../../sql/read_routes.sql");
+const READ_NAMESPACES: &str = include_str!("../../sql/read_namespaces.sql");
+
+/// What a namespace says about its tasks, for those that have no row. The default is that of a new namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceRule {
+    /// Where they may run.
+    pub placement: Placement,
+    /// None of them starts for now.
+    pub paused: bool,
+}
+
+impl NamespaceRule {
+    /// No worker may have its tasks.
+    #[must_use]
+    pub fn nowhere() -> Self {
+        Self {
+            placement: Placement::Require(BTreeSet::new()),
+            paused: false,
+        }
+    }
+}
 
 /// A lane with ready rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,4 +104,28 @@ pub async fn read(client: &impl GenericClient, ids: &[RouteId]) -> Result<Vec<Ro
         })
     });
     Ok(routes.collect())
+}
+
+/// What namespaces say, by name. Unknown ones are missing; none for one whose placement can't be read.
+pub async fn read_namespaces(
+    client: &impl GenericClient,
+    names: &[String],
+) -> Result<HashMap<String, Option<NamespaceRule>>, Error> {
+    let statement = client.prepare_cached(READ_NAMESPACES).await?;
+    let rows = client.query(&statement, &[&names]).await?;
+    let rules = rows.iter().map(|row| {
+        let name: String = row.get("name");
+        let rule = match serde_json::from_str(row.get("placement")) {
+            Ok(placement) => Some(NamespaceRule {
+                placement,
+                paused: row.get("paused"),
+            }),
+            Err(error) => {
+                tracing::warn!(namespace = name, %error, "a placement can't be read: the last known one stays");
+                None
+            }
+        };
+        (name, rule)
+    });
+    Ok(rules.collect())
 }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use super::admission::{Admitted, Denied, admit, check_met};
 use super::session::Settings;
-use crate::dispatch::{DATABASE_DEADLINE, Hub};
+use crate::dispatch::{CurrentHub, DATABASE_DEADLINE, Hub};
 use crate::domain::scope::Namespaces;
 use crate::fleet::Transport;
 use crate::proto::worker::worker_frame::Frame;
@@ -17,9 +16,6 @@ use crate::store::fleet::{self, Met};
 
 /// A stream has to say who it is within this time.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The hub of the current term; none before the first one and between two.
-pub type CurrentHub = watch::Receiver<Option<Arc<Hub>>>;
 
 /// What a door needs to let workers in.
 #[derive(Clone, Debug)]

@@ -189,7 +189,11 @@ where
                 continue;
             }
             // Here rather than from the drain, so that it comes after Welcome however the two meet.
-            true = async { draining.wait_for(|draining| *draining).await.is_ok() }, if !sent_away => {
+            true = async {
+                let drains = draining.wait_for(|draining| *draining).await.is_ok();
+                reports::free_to_go(hub, session.id).await;
+                drains
+            }, if !sent_away => {
                 sent_away = true;
                 session.push(Down::GoAway(GoAway {
                     within_ms: millis(settings.drain_timeout),

@@ -58,6 +58,7 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
 async fn do_chores(hub: &Hub, watch: &mut Watch, partitions: bool) -> Result<Tick, Error> {
     hub.routes.refresh(&hub.pool).await?;
     let unserved = unserved::look(hub, watch).await?;
+    hub.direct.refresh(&hub.pool).await?;
     let (defaults, max_losses) = (hub.settings.defaults, hub.settings.max_losses);
     let (moved, failed) = hub
         .pool

@@ -22,6 +22,7 @@ mod architecture;
 mod commands;
 mod config;
 mod demo;
+mod direct;
 mod doors;
 mod embedded;
 mod foreign_workers;

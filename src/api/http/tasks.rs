@@ -229,13 +229,7 @@ fn read_member(task: &mut NewTask, name: &str, field: &str, value: Bytes) -> Res
         "task_type" => task.task_type = text(&value)?,
         "payload" => task.payload = Some(value),
         "payload_base64" => {
-            let encoded: Option<String> = typed(name, &value, "a string")?;
-            let bytes = BASE64_STANDARD
-                .decode(encoded.unwrap_or_default())
-                .map_err(|_| {
-                    Error::invalid_value(name, "payload_base64 must be base64 (RFC 4648).")
-                })?;
-            task.payload = Some(bytes.into());
+            task.payload = Some(base64(name, &value)?);
             // As fencepost.enqueue_bytes has it.
             task.content_type
                 .get_or_insert_with(|| "application/octet-stream".into());
@@ -265,6 +259,15 @@ fn read_member(task: &mut NewTask, name: &str, field: &str, value: Bytes) -> Res
         _ => return Err(Error::unknown_field(name)),
     }
     Ok(())
+}
+
+/// The bytes behind a string in base64.
+pub(super) fn base64(field: &str, value: &Bytes) -> Result<Bytes, Error> {
+    let encoded: Option<String> = typed(field, value, "a string")?;
+    let bytes = BASE64_STANDARD.decode(encoded.unwrap_or_default());
+    let bytes = bytes
+        .map_err(|_| Error::invalid_value(field, format!("{field} must be base64 (RFC 4648).")))?;
+    Ok(bytes.into())
 }
 
 pub(super) fn unless_null(value: Bytes) -> Option<Bytes> {
