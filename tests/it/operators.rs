@@ -153,7 +153,7 @@ async fn workers_are_listed_and_ordered() {
     assert!(stderr.contains("no worker is connected"), "{stderr}");
     let replica = Replica::start(&db.url(), SHORT).await;
     let operator = Operator::of(&replica);
-    let _worker = ScriptedWorker::connect_as(&replica.url(), register()).await;
+    let worker = ScriptedWorker::connect_as(&replica.url(), register()).await;
     operator
         .worker("scripted", |one| one["state"] == "ready")
         .await;
@@ -184,11 +184,15 @@ async fn workers_are_listed_and_ordered() {
         (&json!("olga"), &json!("upgrade"))
     );
     assert_eq!(run(&db, &["workers", "drain", "scripted"]).await.0, 0);
-    operator
-        .worker("scripted", |one| one["order"]["action"] == "drain")
+    // It has no task, so it is gone at once, and the order stays.
+    let seen = operator
+        .worker("scripted", |one| one["state"] == "away")
         .await;
+    assert_eq!(seen["order"]["action"], "drain");
+    assert_eq!(worker.ended().await, []);
     let lift = ["workers", "uncordon", "scripted", "absent"];
     assert_eq!(run(&db, &lift).await.0, 0);
+    let _worker = ScriptedWorker::connect_as(&replica.url(), register()).await;
     operator
         .worker("scripted", |one| one["state"] == "ready")
         .await;

@@ -31,12 +31,13 @@ async fn place(operator: &Operator, placement: serde_json::Value) {
 async fn required_stays_required() {
     let stage = Stage::set(&[]).await;
     let operator = Operator::of(&stage.replica);
-    place(&operator, json!({"mode": "require", "nodes": ["a"]})).await;
     let url = stage.replica.url();
+    // A namespace lets nobody in whom it would give nothing, so this one comes before the setting.
     let mut there = ScriptedWorker::connect_as(&url, on("b", 9)).await;
     operator
         .worker("worker on b", |one| one["state"] == "ready")
         .await;
+    place(&operator, json!({"mode": "require", "nodes": ["a"]})).await;
     let pinned = enqueue(&stage.db, "node => 'b'").await;
     operator
         .stands(pinned, "pin_conflicts_with_placement")

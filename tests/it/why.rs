@@ -93,6 +93,9 @@ async fn what_stops_a_task_before_anybody_looks_for_workers() {
     let stage = Stage::set(&[]).await;
     let operator = Operator::of(&stage.replica);
     let mut worker = stage.worker().await;
+    operator
+        .worker("scripted", |one| one["state"] == "ready")
+        .await;
     let id = enqueue(&stage.db, "delay => '1 hour'").await;
     // One statement each, as the issues to come will have it.
     for (statement, verdict) in [
@@ -200,10 +203,11 @@ async fn operators_cordon_and_drain_by_name() {
     let waiting = enqueue(&stage.db, "").await;
     worker.succeed(&task, "1").await;
     worker.recorded(&task).await;
-    // It has nothing left, so it may go.
-    worker.sent_away().await;
+    // It has nothing left, so its stream ends, and it gets in no more.
+    assert_eq!(worker.ended().await, []);
     operator.stands(waiting, "no_live_workers").await;
-    worker.gets_nothing_for(Duration::from_millis(300)).await;
+    let again = ScriptedWorker::try_connect(&url, named("w 1/2")).await;
+    assert!(again.is_err());
 
     let (status, problem) = operator.call("POST", "/v1/workers/w/dance", "").await;
     assert_eq!((status, &problem["code"]), (404, &json!("FP-106")));
