@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::server::TcpIncoming;
@@ -189,7 +190,8 @@ pub async fn serve(
         replica.settler.settled(),
         stop.clone(),
     );
-    tracker.spawn(poller.run());
+    let mut services = JoinSet::new();
+    services.spawn(poller.run());
     let state = api::State {
         pool: replica.pool.clone(),
         waits,
@@ -197,7 +199,7 @@ pub async fn serve(
         readiness: readiness.subscribe(),
         limits: replica.settings.limits,
     };
-    tracker.spawn(keep_readiness(
+    services.spawn(keep_readiness(
         Arc::clone(&replica),
         readiness,
         stop.clone(),
@@ -207,16 +209,24 @@ pub async fn serve(
         replica.settings.sessions,
         tracker.clone(),
     );
-    tracker.spawn(serve_grpc(entry.clone(), state.clone(), grpc, stop.clone()));
-    tracker.spawn(serve_http(entry, state, http, stop.clone()));
+    services.spawn(serve_grpc(entry.clone(), state.clone(), grpc, stop.clone()));
+    services.spawn(serve_http(entry, state, http, stop.clone()));
 
-    let ran = term::run_terms(&replica, shutdown).await;
+    let ran = tokio::select! {
+        ran = term::run_terms(&replica, shutdown) => ran,
+        // A door that is gone must not go unseen: workers and producers would find nobody behind it.
+        ended = services.join_next() => Err(Error::Crashed(match ended {
+            Some(Err(error)) => error.to_string(),
+            _ => "a service of this replica ended".to_owned(),
+        })),
+    };
     stop.cancel();
     tracker.close();
-    if tokio::time::timeout(CLOSE_TIMEOUT, tracker.wait())
-        .await
-        .is_err()
-    {
+    let closed = async {
+        tracker.wait().await;
+        while services.join_next().await.is_some() {}
+    };
+    if tokio::time::timeout(CLOSE_TIMEOUT, closed).await.is_err() {
         tracing::debug!("some connections did not end in time");
     }
     ran

@@ -1,7 +1,7 @@
 //! What the loops of one term share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -101,6 +101,10 @@ pub struct Hub {
     pub ended: CancellationToken,
     /// Sweeps and adoptions whose outcome nobody learned, and when they were given up.
     pub(super) given_up: Mutex<Vec<(i64, Instant)>>,
+    /// Held while a worker's tasks are adopted; alone while claims of unknown outcome are put back.
+    pub(super) adoptions: tokio::sync::RwLock<()>,
+    /// Deliveries that were left claimed when their stream ended in the drain.
+    pub left: AtomicUsize,
     sweeps: AtomicI64,
 }
 
@@ -130,6 +134,8 @@ impl Hub {
             elsewhere: RwLock::default(),
             ended: CancellationToken::new(),
             given_up: Mutex::default(),
+            adoptions: tokio::sync::RwLock::default(),
+            left: AtomicUsize::new(0),
             sweeps: AtomicI64::new(0),
         }
     }

@@ -1,7 +1,7 @@
 //! What is being delivered here: one entry a task, from its claim until its report goes to the settler.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -273,16 +273,6 @@ impl InFlight {
         late.into_iter()
             .filter_map(|(id, outcome)| Some((all.remove(&id)?, outcome)))
             .collect()
-    }
-
-    /// Which of these are here.
-    pub fn known(&self, tokens: &[Token]) -> HashSet<Token> {
-        let all = self.deliveries.lock();
-        let here = |token: &&Token| {
-            all.get(&token.id)
-                .is_some_and(|delivery| delivery.token == **token)
-        };
-        tokens.iter().filter(here).copied().collect()
     }
 
     /// Takes everything out.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::hub::{DATABASE_DEADLINE, Hub};
-use super::settler::Report;
-use crate::domain::settlement::{Move, Settlement};
+use crate::domain::settlement::Move;
+use crate::store::settle::{self, Goes, Return};
 use crate::store::{self, upkeep};
 
 const TICK: Duration = Duration::from_secs(2);
@@ -30,6 +30,8 @@ pub async fn run(hub: Arc<Hub>) {
 }
 
 async fn reconcile(hub: &Hub) -> Result<(), store::Error> {
+    // No adoption in between: it keeps the token, so the guard below could not tell it from the one given up.
+    let _alone = hub.adoptions.write().await;
     let looked = Instant::now();
     let sweeps: Vec<i64> = hub
         .given_up
@@ -40,37 +42,35 @@ async fn reconcile(hub: &Hub) -> Result<(), store::Error> {
     if sweeps.is_empty() {
         return Ok(());
     }
-    let dispatcher = hub.dispatcher;
-    let tokens = hub
+    let (dispatcher, max_losses) = (hub.dispatcher, hub.settings.max_losses);
+    let returned = hub
         .pool
         .run(DATABASE_DEADLINE, move |client| {
-            Box::pin(async move { upkeep::find_claims(client, dispatcher, &sweeps).await })
+            Box::pin(async move {
+                let tokens = upkeep::find_claims(client, dispatcher, &sweeps).await?;
+                let release = |token| Return {
+                    token,
+                    owner: Some(dispatcher),
+                    how: Move::Release,
+                    delay: None,
+                    error: None,
+                    worker: None,
+                    node: None,
+                };
+                let releases: Vec<Return> = tokens.into_iter().map(release).collect();
+                settle::give_back(client, &releases, max_losses).await
+            })
         })
         .await?;
-    // An adoption may have failed half-way: what is in flight here is no orphan of it.
-    let known = hub.in_flight.known(&tokens);
-    let reports: Vec<Report> = tokens
-        .into_iter()
-        .filter(|token| !known.contains(token))
-        .map(|token| Report {
-            token,
-            settlement: Settlement::Return {
-                how: Move::Release,
-                delay: None,
-                error: None,
-            },
-            owner: Some(dispatcher),
-            worker: None,
-            reply: None,
-        })
-        .collect();
-    if !reports.is_empty() {
+    if !returned.is_empty() {
         tracing::info!(
-            tasks = reports.len(),
+            tasks = returned.len(),
             "claims of unknown outcome are put back"
         );
     }
-    hub.settler.report(reports).await;
+    for task in returned.iter().filter(|task| task.goes == Goes::Ready) {
+        hub.wakes.route(task.route, true);
+    }
     hub.given_up
         .lock()
         .retain(|(_, since)| looked - *since < SETTLED_AFTER);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -173,7 +174,9 @@ pub async fn free_to_go(hub: &Hub, session: SessionId) {
 pub fn disconnected(hub: &Hub, session: SessionId) {
     hub.fleet.deregister(session);
     let count = if hub.is_draining() || hub.ended.is_cancelled() {
-        hub.in_flight.leave(session)
+        let left = hub.in_flight.leave(session);
+        hub.left.fetch_add(left, Ordering::Relaxed);
+        left
     } else {
         hub.in_flight.orphan(session, Instant::now())
     };
@@ -212,6 +215,7 @@ pub async fn resume(
     if strangers.is_empty() {
         return Ok(resumed);
     }
+    let _adopting = hub.adoptions.read().await;
     let sweep = hub.next_sweep();
     let (dispatcher, deadlines) = (hub.dispatcher, hub.settings.deadlines());
     let adopted = hub

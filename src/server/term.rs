@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinSet};
@@ -192,7 +193,9 @@ async fn drain(replica: &Replica, hub: &Arc<Hub>, loops: &mut Loops) -> Result<(
         },
         ended = loops.join_next() => check(ended, hub)?,
     }
-    if hub.in_flight.is_empty() {
+    // What was left claimed is for its workers to bring to another replica: others wait for the death time before they
+    // put it back, and a goodbye would put it back at once.
+    if hub.in_flight.is_empty() && hub.left.load(Ordering::Relaxed) == 0 {
         retire(replica, hub.dispatcher).await;
     }
     Ok(())
