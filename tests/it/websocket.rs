@@ -633,6 +633,14 @@ async fn web_pages_of_other_hosts_are_refused() {
     }
 }
 
+#[tokio::test]
+async fn the_list_of_workers_stands_at_the_same_path() {
+    let stage = Stage::set(&[]).await;
+    let _worker = stage.worker().await;
+    let answer = stage.replica.get("/v1/workers").await;
+    assert_eq!(answer, Some(200));
+}
+
 #[test]
 fn the_examples_in_the_protocol_are_frames() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md");

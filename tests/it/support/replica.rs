@@ -113,6 +113,11 @@ impl Replica {
         .await;
     }
 
+    /// The status that a GET is answered with.
+    pub async fn get(&self, path: &str) -> Option<u16> {
+        ask(self.http, "GET", path).await
+    }
+
     /// The status that a POST without a body is answered with.
     pub async fn post(&self, path: &str) -> Option<u16> {
         ask(self.http, "POST", path).await
