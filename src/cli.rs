@@ -11,6 +11,7 @@ mod output;
 pub mod queue;
 pub mod serve;
 mod signals;
+mod stage;
 pub mod task;
 pub mod worker;
 pub mod workers;
