@@ -171,10 +171,40 @@ impl Stage {
         stop_all(&mut self.processes, Role::Worker).await;
     }
 
+    pub(super) async fn stop_replicas(&mut self) {
+        stop_all(&mut self.processes, Role::Replica).await;
+    }
+
+    /// Ends the workers with what they are doing.
+    pub(super) async fn kill_workers(&mut self) -> anyhow::Result<()> {
+        let workers = self
+            .processes
+            .iter_mut()
+            .filter(|one| one.role == Role::Worker && one.life == Life::Up);
+        for worker in workers {
+            worker.kill(0.0).await?;
+        }
+        Ok(())
+    }
+
+    /// What the replicas have logged so far.
+    pub(super) fn replica_logs(&self) -> anyhow::Result<String> {
+        let replicas = self
+            .processes
+            .iter()
+            .filter(|one| one.role == Role::Replica);
+        replicas.map(Process::log).collect()
+    }
+
+    /// The private server's process.
+    pub(super) fn database_pid(&self) -> Option<u32> {
+        self.database.as_ref()?.pid()
+    }
+
     /// Everything that is left, in the order of its dependence.
     pub(super) async fn stop(mut self) {
         self.stop_workers().await;
-        stop_all(&mut self.processes, Role::Replica).await;
+        self.stop_replicas().await;
         // Its data goes with it, so no checkpoint: on a busy disk that takes seconds.
         if let Some(database) = &mut self.database
             && let Err(error) = database.kill().await

@@ -152,6 +152,12 @@ impl Process {
         }
     }
 
+    /// All of its log.
+    pub(in crate::cli) fn log(&self) -> anyhow::Result<String> {
+        let bytes = std::fs::read(&self.log).context("reading a log")?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     /// The end of its log, for a report of what went wrong.
     pub(in crate::cli) fn log_tail(&self) -> String {
         let read = || -> io::Result<String> {
