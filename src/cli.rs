@@ -1,5 +1,6 @@
 //! The command line: one module a command. stdout is data, stderr is talk.
 
+pub mod bench;
 mod database;
 pub mod demo;
 pub mod enqueue;
@@ -11,6 +12,7 @@ mod output;
 pub mod queue;
 pub mod serve;
 mod signals;
+mod stage;
 pub mod task;
 pub mod worker;
 pub mod workers;
@@ -60,6 +62,11 @@ pub enum Command {
     /// One worker of the demo
     #[command(hide = true)]
     DemoWorker(Box<demo::worker::Args>),
+    /// Measure this program on this machine
+    Bench(Box<bench::Args>),
+    /// Workers of a benchmark
+    #[command(hide = true)]
+    BenchWorker(Box<bench::worker::Args>),
     /// Ask a replica on this machine whether it is ready: exit code 0 or 1
     Healthcheck(healthcheck::Args),
     /// Print the version
@@ -84,6 +91,8 @@ pub async fn run(cli: Cli) -> u8 {
         Command::Workers(args) => workers::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker::run(*args).await,
+        Command::Bench(args) => bench::run(*args).await,
+        Command::BenchWorker(args) => bench::worker::run(*args).await,
         Command::Healthcheck(args) => healthcheck::run(args).await,
         Command::Version => output::line(concat!("fencepost ", env!("CARGO_PKG_VERSION")))
             .map(|()| 0)

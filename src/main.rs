@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 /// A replica logs as its configuration says; here are the others. `FENCEPOST_LOG` filters; programs that stay tell what they do, the others only what is wrong.
 fn log_to_stderr(cli: &Cli) {
     let level = match cli.command {
-        Command::Worker(_) | Command::DemoWorker(_) => "info",
+        Command::Worker(_) | Command::DemoWorker(_) | Command::BenchWorker(_) => "info",
         _ => "warn",
     };
     let filter = EnvFilter::try_from_env("FENCEPOST_LOG").unwrap_or_else(|_| level.into());

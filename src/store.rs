@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub mod bench;
 pub mod claim;
 pub mod demo;
 pub mod dispatchers;

@@ -1,11 +1,9 @@
 //! `fencepost demo`: the product at work, with two of its processes killed half-way.
 //!
-//! Reading order: here is the play; `stage` has what it runs on, `processes` one of those, `worker` what the
-//! workers do, `watch` what is seen meanwhile, `evidence` how the end is judged, `summary` how it is told.
+//! Reading order: here is the play; `cast` has who plays in it, `worker` what the workers do, `watch` what is seen
+//! meanwhile, `summary` how the end is told. What it all runs on, and how the end is judged, is the `stage` beside it.
 
-mod evidence;
-mod processes;
-mod stage;
+mod cast;
 mod summary;
 mod watch;
 pub mod worker;
@@ -19,10 +17,11 @@ use tokio::time::{Instant, sleep_until};
 use super::EXIT_INTERRUPTED;
 use super::output;
 use super::signals::Signals;
+use super::stage::evidence;
 use crate::store::demo::{Stand, State, find_states, read_times};
 use crate::store::enqueue::{NewTask, enqueue};
 use crate::store::{self, Pool};
-use stage::Stage;
+use cast::Cast;
 use summary::{Speed, Summary};
 use watch::{Display, Tally};
 use worker::{Kind, QUEUE};
@@ -72,17 +71,17 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     let mut signals = Signals::listen()?;
     let mut display = Display::new(u64::from(args.tasks), args.json);
     let began = Instant::now();
-    let mut stage = Stage::new(&args, began)?;
+    let mut cast = Cast::new(&args, began)?;
     let played = tokio::select! {
-        played = play(&args, &mut stage, &mut display) => played.map(Some),
+        played = play(&args, &mut cast, &mut display) => played.map(Some),
         () = signals.next() => Ok(None),
     };
     display.clear();
     if played.is_err() {
-        output::say(&stage.logs());
+        output::say(&cast.stage.logs());
     }
     tokio::select! {
-        () = stage.stop() => {}
+        () = cast.stage.stop() => {}
         // Dropped, everything is killed.
         () = signals.next() => return Ok(EXIT_INTERRUPTED),
     }
@@ -94,33 +93,32 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     Ok(u8::from(!summary.holds()))
 }
 
-async fn play(args: &Args, stage: &mut Stage, display: &mut Display) -> anyhow::Result<Summary> {
+async fn play(args: &Args, cast: &mut Cast, display: &mut Display) -> anyhow::Result<Summary> {
     display.say("starting PostgreSQL, replicas and workers");
-    stage.open_database(args).await?;
-    stage.raise(args).await?;
-    display.say(&opening(args, stage));
+    cast.raise(args).await?;
+    display.say(&opening(args, cast));
     let mut producer = Producer {
-        pool: Pool::new(&stage.settings())?,
-        namespace: stage.namespace.clone(),
+        pool: Pool::new(&cast.stage.settings())?,
+        namespace: cast.namespace.clone(),
         kinds: HashMap::new(),
     };
-    run_tasks(args, stage, display, &mut producer).await?;
+    run_tasks(args, cast, display, &mut producer).await?;
     // The answers to the last results are evidence too.
-    stage.stop_workers().await;
-    judge(args, stage, &producer).await
+    cast.stage.stop_workers().await;
+    judge(args, cast, &producer).await
 }
 
-fn opening(args: &Args, stage: &Stage) -> String {
-    let timing = stage.timing;
+fn opening(args: &Args, cast: &Cast) -> String {
+    let timing = cast.timing;
     format!(
         "{} tasks in namespace {}, {} replicas, {} workers of {} slots\n\
          fencepost: a replica is dead after {} ms of silence (it beats every {} ms), a worker may be \
          away for {} ms",
         args.tasks,
-        stage.namespace,
+        cast.namespace,
         args.replicas,
         args.workers,
-        stage.slots,
+        cast.slots,
         timing.dead_after_ms,
         timing.beat_ms,
         timing.reconnect_grace_ms,
@@ -132,7 +130,7 @@ fn opening(args: &Args, stage: &Stage) -> String {
 /// Half of the work, not of the ends: new tasks come before retries, so most ends fall into the last third.
 async fn run_tasks(
     args: &Args,
-    stage: &mut Stage,
+    cast: &mut Cast,
     display: &mut Display,
     producer: &mut Producer,
 ) -> anyhow::Result<()> {
@@ -141,7 +139,7 @@ async fn run_tasks(
         .take(args.tasks as usize)
         .map(Kind::tries)
         .sum();
-    let deadline = Instant::now() + stage::deadline(args.tasks);
+    let deadline = Instant::now() + cast::deadline(args.tasks);
     let mut next_look = Instant::now() + LOOK;
     loop {
         let missing = args.tasks as usize - producer.kinds.len();
@@ -155,16 +153,16 @@ async fn run_tasks(
         let began = Instant::now();
         let states = producer.look().await?;
         next_look = Instant::now() + LOOK.max(began.elapsed() * LOOK_SHARE);
-        stage.check()?;
+        cast.stage.check()?;
         let tally = Tally::of(&states, &producer.kinds);
         let ended = tally.total().ended();
-        display.show(&tally, &stage.processes);
+        display.show(&tally, &cast.stage.processes);
         if ended == tasks {
             return Ok(());
         }
-        if stage.kills.is_empty() && tries(&states) * 2 >= expected {
-            stage.strike(args).await?;
-            for kill in &stage.kills {
+        if cast.kills.is_empty() && tries(&states) * 2 >= expected {
+            cast.strike(args).await?;
+            for kill in &cast.kills {
                 display.say(&format!("{kill} ({ended} of {tasks} tasks had ended)"));
             }
         }
@@ -173,7 +171,7 @@ async fn run_tasks(
                 "{} tasks have not ended in time\n{}\n{}",
                 tasks - ended,
                 tally.table(),
-                stage.logs()
+                cast.stage.logs()
             ));
             return Ok(());
         }
@@ -188,17 +186,15 @@ fn tries(states: &[State]) -> u64 {
     states.iter().map(of).sum()
 }
 
-async fn judge(args: &Args, stage: &Stage, producer: &Producer) -> anyhow::Result<Summary> {
+async fn judge(args: &Args, cast: &Cast, producer: &Producer) -> anyhow::Result<Summary> {
     let states = producer.look().await?;
-    let runs = stage.read_ledgers()?;
+    let runs = cast.stage.read_ledgers()?;
     let speed = Speed::measure(&producer.times().await?, &runs)?;
-    let kills: Vec<i64> = stage.kills.iter().map(|kill| kill.at_us).collect();
+    let kills: Vec<i64> = cast.kills.iter().map(|kill| kill.at_us).collect();
     let evidence = evidence::judge(producer.kinds.keys().copied(), &states, runs, &kills);
     let counts = Tally::of(&states, &producer.kinds).total();
     let enqueued = producer.kinds.len() as u64;
-    Ok(Summary::new(
-        args, stage, enqueued, counts, &evidence, speed,
-    ))
+    Ok(Summary::new(args, cast, enqueued, counts, &evidence, speed))
 }
 
 fn tell(summary: &Summary, json: bool) -> anyhow::Result<()> {

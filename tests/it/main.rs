@@ -19,6 +19,7 @@
 )]
 
 mod architecture;
+mod bench;
 mod commands;
 mod config;
 mod demo;

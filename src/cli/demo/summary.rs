@@ -9,9 +9,9 @@ use comfy_table::{CellAlignment, Table};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::evidence::Evidence;
-use super::stage::{Kill, Stage, Timing};
+use super::cast::{Cast, Kill, Timing};
 use super::watch::Counts;
+use crate::cli::stage::evidence::Evidence;
 use crate::store::demo::Times;
 use crate::worker::ledger::Run;
 
@@ -66,7 +66,7 @@ struct Settings {
 impl Summary {
     pub(super) fn new(
         args: &super::Args,
-        stage: &Stage,
+        cast: &Cast,
         enqueued: u64,
         counts: Counts,
         evidence: &Evidence,
@@ -86,13 +86,13 @@ impl Summary {
             starts: evidence.starts,
             tasks_per_s: rounded(speed.tasks_per_s),
             start_ms: speed.start_ms,
-            killed: stage.kills.clone(),
+            killed: cast.kills.clone(),
             wall_s: 0.0,
             settings: Settings {
                 replicas: args.replicas,
                 workers: args.workers,
-                slots_per_worker: stage.slots,
-                timing: stage.timing,
+                slots_per_worker: cast.slots,
+                timing: cast.timing,
             },
         }
     }

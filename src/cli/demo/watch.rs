@@ -7,9 +7,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 
-use super::processes::{Life, Process};
 use super::worker::Kind;
 use crate::cli::output;
+use crate::cli::stage::process::{Life, Process};
 use crate::store::demo::{Stand, State};
 
 /// Between two lines where stderr is no terminal.

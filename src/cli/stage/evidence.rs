@@ -9,22 +9,22 @@ use crate::worker::ledger::{Answer, Run};
 
 /// What the evidence says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Evidence {
+pub(in crate::cli) struct Evidence {
     /// Handlers started.
-    pub(super) starts: usize,
+    pub(in crate::cli) starts: usize,
     /// Starts that repeat a try whose end was not recorded.
-    pub(super) reruns: usize,
+    pub(in crate::cli) reruns: usize,
     /// Reports that came too late.
-    pub(super) superseded: usize,
+    pub(in crate::cli) superseded: usize,
     /// Tasks that counted more than once, or ran well twice in one epoch with nobody killed in between.
-    pub(super) duplicates: usize,
+    pub(in crate::cli) duplicates: usize,
     /// Tasks that are neither ended nor waiting, that ended as done without a run that succeeded, or whose recorded
     /// success is no outcome.
-    pub(super) lost: usize,
+    pub(in crate::cli) lost: usize,
 }
 
 /// `runs` in any order; `kills` are the times of the kills in microseconds, by the ledgers' clock.
-pub(super) fn judge(
+pub(in crate::cli) fn judge(
     enqueued: impl Iterator<Item = i64>,
     states: &[State],
     mut runs: Vec<Run>,

@@ -1,7 +1,7 @@
-//! The demo's replicas and workers: separate processes of this very program.
+//! Replicas and workers of a demo or a benchmark: separate processes of this very program.
 //!
-//! Each leads a process group of its own, so that Ctrl-C in the terminal reaches the demo alone, and each ends
-//! when its stdin does, so that none outlives a demo that was killed. Their logs go to files.
+//! Each leads a process group of its own, so that Ctrl-C in the terminal reaches us alone, and each ends
+//! when its stdin does, so that none outlives us when we are killed. Their logs go to files.
 
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -26,33 +26,33 @@ const LOG_TAIL: u64 = 1500;
 
 /// What a process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(in crate::cli) enum Role {
     Replica,
     Worker,
 }
 
 /// Whether a process is there.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Life {
+pub(in crate::cli) enum Life {
     Up,
-    /// Killed by us, so many seconds after the demo's start.
+    /// Killed by us, so many seconds after our start.
     Killed(f64),
     /// Stopped by us.
     Stopped,
 }
 
-pub(super) struct Process {
-    pub(super) name: String,
-    pub(super) role: Role,
-    pub(super) life: Life,
-    pub(super) pid: u32,
+pub(in crate::cli) struct Process {
+    pub(in crate::cli) name: String,
+    pub(in crate::cli) role: Role,
+    pub(in crate::cli) life: Life,
+    pub(in crate::cli) pid: u32,
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
     /// Starts this program with the arguments; its log is `directory/name.log`.
-    pub(super) fn spawn(
+    pub(in crate::cli) fn spawn(
         directory: &Path,
         name: &str,
         role: Role,
@@ -72,7 +72,7 @@ impl Process {
             .stderr(file)
             .process_group(0)
             .kill_on_drop(true);
-        // Neither do settings that are meant for somebody else's replicas reach the demo's.
+        // Neither do settings that are meant for somebody else's replicas reach ours.
         for (variable, _) in std::env::vars_os() {
             if is_setting(&variable.to_string_lossy()) {
                 command.env_remove(variable);
@@ -93,7 +93,7 @@ impl Process {
     }
 
     /// The gRPC address that a replica announces once its ports are open.
-    pub(super) async fn address(&mut self) -> anyhow::Result<String> {
+    pub(in crate::cli) async fn address(&mut self) -> anyhow::Result<String> {
         let stdout = self.child.stdout.take().context("its stdout is taken")?;
         let mut line = String::new();
         let mut reader = BufReader::new(stdout);
@@ -112,7 +112,7 @@ impl Process {
     }
 
     /// Fails when it has ended by itself.
-    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+    pub(in crate::cli) fn check(&mut self) -> anyhow::Result<()> {
         if self.life == Life::Up
             && let Some(status) = self.child.try_wait().context("looking at a process")?
         {
@@ -126,7 +126,7 @@ impl Process {
     }
 
     /// SIGKILL, and nothing of it is left when this returns.
-    pub(super) async fn kill(&mut self, at: f64) -> anyhow::Result<()> {
+    pub(in crate::cli) async fn kill(&mut self, at: f64) -> anyhow::Result<()> {
         self.signal(Signal::SIGKILL);
         self.child.wait().await.context("waiting for its end")?;
         self.life = Life::Killed(at);
@@ -152,8 +152,14 @@ impl Process {
         }
     }
 
+    /// All of its log.
+    pub(in crate::cli) fn log(&self) -> anyhow::Result<String> {
+        let bytes = std::fs::read(&self.log).context("reading a log")?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     /// The end of its log, for a report of what went wrong.
-    pub(super) fn log_tail(&self) -> String {
+    pub(in crate::cli) fn log_tail(&self) -> String {
         let read = || -> io::Result<String> {
             let mut file = std::fs::File::open(&self.log)?;
             let length = file.metadata()?.len();
@@ -171,7 +177,7 @@ impl Process {
 }
 
 /// Stops all processes of a role that are up, at the same time.
-pub(super) async fn stop_all(processes: &mut [Process], role: Role) {
+pub(in crate::cli) async fn stop_all(processes: &mut [Process], role: Role) {
     let end = Instant::now() + STOP_DEADLINE;
     let up = processes
         .iter_mut()

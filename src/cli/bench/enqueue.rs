@@ -1,0 +1,86 @@
+//! How fast tasks are enqueued: in bulk, and one a commit.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::Common;
+use super::cost::{Cpu, CpuSeconds};
+use super::figures::{Percentiles, Report, rate};
+use super::ground::Ground;
+use super::producer::BATCH;
+use super::worker::STAMP;
+use crate::worker::ledger::now_us;
+
+const QUEUE: &str = "enqueue";
+
+/// Producers: many tasks a call, and one a commit.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Args {
+    /// Tasks to enqueue in calls of 1000
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    tasks: u32,
+    /// Tasks to enqueue one by one, each with its own commit, on one connection
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    singles: u32,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+#[derive(Serialize)]
+struct Settings {
+    tasks: u32,
+    tasks_a_call: usize,
+    singles: u32,
+    payload_bytes: u32,
+    replicas: u16,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    bulk_tasks_per_s: f64,
+    bulk_cpu_s: CpuSeconds,
+    single_tasks_per_s: f64,
+    single_cpu_s: CpuSeconds,
+    single_ms: Percentiles,
+    lost: usize,
+}
+
+pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<Report> {
+    let mut producer = ground.open().await?;
+    // They sleep, so that every commit looks for sleepers and wakes them, as it does in life.
+    ground.raise_replicas().await?;
+    // The route is made before the clock runs.
+    producer.commit(QUEUE, STAMP, &[0]).await?;
+    ground.say("enqueueing");
+    let (start, cpu) = (Instant::now(), Cpu::read(&ground.stage));
+    producer.enqueue_many(QUEUE, STAMP, args.tasks).await?;
+    let (bulk, bulk_cpu_s) = (start.elapsed(), Cpu::read(&ground.stage).since(cpu));
+    let mut waits = Vec::with_capacity(args.singles as usize);
+    let (start, cpu) = (Instant::now(), Cpu::read(&ground.stage));
+    for _ in 0..args.singles {
+        let sent = now_us();
+        producer.commit(QUEUE, STAMP, &[0]).await?;
+        waits.push(now_us() - sent);
+    }
+    let (single, single_cpu_s) = (start.elapsed(), Cpu::read(&ground.stage).since(cpu));
+    ground.stage.check()?;
+    let lost = producer.count() - producer.states().await?.len();
+    let common = &args.common;
+    let settings = Settings {
+        tasks: args.tasks,
+        tasks_a_call: BATCH,
+        singles: args.singles,
+        payload_bytes: common.payload_bytes,
+        replicas: common.replicas,
+    };
+    let figures = Figures {
+        bulk_tasks_per_s: rate(f64::from(args.tasks), bulk),
+        bulk_cpu_s,
+        single_tasks_per_s: rate(f64::from(args.singles), single),
+        single_cpu_s,
+        single_ms: Percentiles::of_us(waits)?,
+        lost,
+    };
+    Report::new("enqueue", &settings, &figures, lost == 0)
+}

@@ -1,0 +1,98 @@
+//! The benchmarks at a tiny size: what they print, and that their counts come out.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::support::TestDb;
+
+/// Far beyond what a busy machine needs.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// What `fencepost bench` prints with `--json` on a database of its own.
+async fn bench(arguments: &[&str]) -> Value {
+    let db = TestDb::new().await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
+    command
+        .arg("bench")
+        .args(arguments)
+        .args(["--json", "--database-url", &db.url()])
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = timeout(DEADLINE, command.output()).await.unwrap().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert_eq!(said, "", "with --json only the object is said");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(report["bench"], arguments[0]);
+    report
+}
+
+/// The number at a path like `/idle_ms/p50`.
+fn number(report: &Value, path: &str) -> f64 {
+    let found = report.pointer(path).and_then(Value::as_f64);
+    found.unwrap_or_else(|| panic!("{path} in {report}"))
+}
+
+#[tokio::test]
+async fn a_drain_counts_every_task_once() {
+    let arguments = ["--tasks", "300", "--replicas", "2", "--workers", "2"];
+    let shape = ["--slots", "20", "--payload-bytes", "500", "--hold-snapshot"];
+    let report = bench(&[&["drain"], &arguments[..], &shape[..]].concat()).await;
+    for path in ["/duplicates", "/lost", "/damaged", "/reruns"] {
+        assert_eq!(number(&report, path), 0.0, "{path} in {report}");
+    }
+    assert!(number(&report, "/tasks_per_s") > 0.0, "{report}");
+    assert!(number(&report, "/wal_bytes_per_task") > 500.0, "{report}");
+    assert!(number(&report, "/commits_per_task") > 0.0, "{report}");
+    assert_eq!(report["settings"]["payload_bytes"], 500);
+    assert_eq!(report["settings"]["hold_snapshot"], true);
+}
+
+#[tokio::test]
+async fn waiting_for_a_slot_costs_no_attempt() {
+    let arguments = ["latency", "--tasks", "20", "--slots", "3"];
+    let report = bench(&[&arguments[..], &["--full-pool", "1", "--arrivals", "2"]].concat()).await;
+    for path in [
+        "/duplicates",
+        "/lost",
+        "/damaged",
+        "/full_pool/waiting_attempts",
+    ] {
+        assert_eq!(number(&report, path), 0.0, "{path} in {report}");
+    }
+    assert_eq!(number(&report, "/idle_ms/samples"), 20.0);
+    assert_eq!(number(&report, "/arrival/start_ms/samples"), 2.0);
+    let (p50, p99) = (
+        number(&report, "/idle_ms/p50"),
+        number(&report, "/idle_ms/p99"),
+    );
+    assert!(0.0 < p50 && p50 <= p99, "{report}");
+    let freed = number(&report, "/full_pool/freed_slot_ms/samples") + 1.0;
+    assert_eq!(freed, number(&report, "/full_pool/waiting"));
+}
+
+#[tokio::test]
+async fn an_enqueue_loses_nothing() {
+    let report = bench(&["enqueue", "--tasks", "1500", "--singles", "10"]).await;
+    assert_eq!(number(&report, "/lost"), 0.0);
+    assert_eq!(number(&report, "/single_ms/samples"), 10.0);
+    assert!(number(&report, "/bulk_tasks_per_s") > 0.0, "{report}");
+}
+
+#[tokio::test]
+async fn idle_workers_are_counted_in() {
+    let report = bench(&["idle", "--workers", "20", "--seconds", "1"]).await;
+    if cfg!(target_os = "linux") {
+        let (alone, with_workers) = (
+            number(&report, "/alone_mb/now"),
+            number(&report, "/replicas_mb/now"),
+        );
+        assert!(0.0 < alone && alone < with_workers, "{report}");
+        assert!(number(&report, "/replicas_cpu_percent") >= 0.0);
+    }
+}
