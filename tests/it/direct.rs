@@ -636,8 +636,9 @@ async fn placement_and_pause_hold_for_what_waits_too() {
     };
     let url = stage.replica.url();
     make_default(&db).await;
-    place(r#"{"mode": "require", "nodes": ["a"]}"#, "null").await;
+    // It comes before the requirement, which would not let it in.
     let mut b = ScriptedWorker::connect_as(&url, on("b")).await;
+    place(r#"{"mode": "require", "nodes": ["a"]}"#, "null").await;
     let waits = stage.call(json!({"payload": 1}));
     let conflicts = stage.call(json!({"payload": 2, "node": "b", "timeout_ms": 300}));
     assert_eq!(problem(conflicts).await, is(504, "FP-122", ""));
