@@ -236,6 +236,13 @@ create table fencepost.worker (
 
 create index worker_dispatcher on fencepost.worker (dispatcher);
 
+-- The nodes that workers have been on, with the last sight of each to a minute: a task pinned to one that is away
+-- waits for something else than one pinned to a name that nobody has ever had.
+create table fencepost.node (
+    name text not null primary key,
+    seen_at timestamptz not null
+);
+
 -- What operators ordered for a worker, by its identity, so that it holds over reconnects.
 create table fencepost.worker_order (
     identity text not null primary key,

@@ -1,11 +1,13 @@
 -- What waits on routes: $1 routes, $2 the number at which counting stops. Answers, for each with something due, how
--- many tasks (at most $2), the milliseconds since the first of them was due, and since when nobody serves it, where
--- that has been judged. The counts walk the claim index; the first of each priority is one probe.
+-- many tasks (at most $2), the milliseconds since the first of them was due, since when nobody serves it, where that
+-- has been judged, and when a worker was last on the node that it is pinned to. The counts walk the claim index; the
+-- first of each priority is one probe.
 select
     wanted.route_id,
     counted.tasks,
     floor(extract(epoch from statement_timestamp() - oldest.visible_after) * 1000)::bigint as oldest_ms,
-    unserved.since
+    unserved.since,
+    node.seen_at as node_seen
 from unnest($1::int[]) as wanted (route_id)
 cross join
     lateral (
@@ -38,6 +40,8 @@ cross join
             limit $2::bigint
         ) as due
     ) as counted
+left join fencepost.route on route.route_id = wanted.route_id
+left join fencepost.node on node.name = route.node
 left join fencepost.unserved on unserved.route_id = wanted.route_id
 where oldest.visible_after is not null
 order by oldest.visible_after

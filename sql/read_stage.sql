@@ -11,10 +11,13 @@ select
     live.cancel_requested,
     live.dispatcher,
     coalesce(dispatcher.name, '') as replica,
-    unserved.since as unserved_since
+    unserved.since as unserved_since,
+    node.seen_at as node_seen
 from fencepost.task
 left join fencepost.live on live.id = $1::bigint
 left join fencepost.outcome on outcome.id = $1::bigint
 left join fencepost.dispatcher on dispatcher.id = live.dispatcher
+left join fencepost.route on route.route_id = task.route_id
+left join fencepost.node on node.name = route.node
 left join fencepost.unserved on unserved.route_id = task.route_id
 where task.id = $1::bigint

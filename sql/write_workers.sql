@@ -1,8 +1,22 @@
 -- Writes what differs in a replica's workers: $1 dispatcher; per worker: $2 id, $3 identity, $4 node, $5 task queue,
--- $6 build, $7 transport, $8 state, $9 slots, $10 busy slots. Workers that are not named are gone.
+-- $6 build, $7 transport, $8 state, $9 slots, $10 busy slots. Workers that are not named are gone;
+-- the nodes of the others are noted.
 with gone as (
     delete from fencepost.worker
     where worker.dispatcher = $1::bigint and worker.worker_id <> all($2::text[])
+),
+
+seen as (
+    insert into fencepost.node (name, seen_at)
+    select distinct
+        given.node,
+        statement_timestamp()
+    from unnest($4::text[]) as given (node)
+    where given.node <> ''
+    order by given.node
+    on conflict (name) do update
+        set seen_at = excluded.seen_at
+        where node.seen_at < excluded.seen_at - interval '1 minute'
 )
 
 insert into fencepost.worker (

@@ -24,7 +24,7 @@ use crate::store::tasks::{self, Filter, Page, Parts, Task};
 pub use duration::{milliseconds, span};
 pub use error::{CODES, Code, Error, Kind};
 pub use execute::{Direct, LONGEST_EXECUTE};
-pub use operators::{NamespaceView, QueueView, UnservedView, WhyView, WorkerView};
+pub use operators::{NamespaceView, NodeSeen, QueueView, UnservedView, WhyView, WorkerView};
 pub use view::{ListedView, TaskView};
 pub use waits::Waits;
 

@@ -13,7 +13,7 @@ use crate::domain::verdict::{self, Claimed, Facts, Reason, Stage};
 use crate::store::queues::{self, Declaration, NamespaceSettings};
 use crate::store::{Client, fleet, routes, unserved, workers};
 
-pub use view::{NamespaceView, QueueView, UnservedView, WhyView, WorkerView};
+pub use view::{NamespaceView, NodeSeen, QueueView, UnservedView, WhyView, WorkerView};
 
 /// Counts of waiting tasks stop here: beyond it nobody needs the exact number, and counting on would read the line.
 const COUNTED: i64 = 10_000;
@@ -53,7 +53,8 @@ impl State {
             groups: &groups,
         };
         let stops = verdict::stops(&facts);
-        Ok(WhyView::new(id, &route, located.unserved_since, &stops))
+        let sights = (located.unserved_since, located.node_seen);
+        Ok(WhyView::new(id, &route, sights, &stops))
     }
 
     /// The worker that has a task, if this replica is the one that delivered it.
@@ -95,7 +96,7 @@ impl State {
         let views = waiting.iter().filter_map(|waiting| {
             let (route, reason) = unserved.remove(&waiting.route)?;
             let counts = reason != Reason::WorkersAtCapacity || waiting.since.is_some();
-            counts.then(|| UnservedView::new(route, reason, waiting))
+            counts.then(|| UnservedView::new(&route, reason, waiting))
         });
         Ok(views.collect())
     }

@@ -6,6 +6,7 @@ use clap::Subcommand;
 
 use super::database::Database;
 use super::output::{self, Output};
+use crate::api::NodeSeen;
 use crate::store::queues::Declaration;
 
 /// What to do with queues.
@@ -130,6 +131,7 @@ async fn unserved(args: Unserved) -> anyhow::Result<u8> {
         "queue",
         "type",
         "node",
+        "node last seen",
         "reason",
         "since",
         "waiting",
@@ -142,6 +144,11 @@ async fn unserved(args: Unserved) -> anyhow::Result<u8> {
             one.route.task_queue,
             one.route.task_type,
             one.route.node.unwrap_or_default(),
+            match one.node_seen {
+                None => String::new(),
+                Some(NodeSeen::Never) => "never".to_owned(),
+                Some(NodeSeen::At(at)) => at,
+            },
             one.reason.to_owned(),
             one.since.unwrap_or_else(|| "not judged yet".to_owned()),
             one.waiting.to_string(),

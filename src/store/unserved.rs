@@ -25,6 +25,8 @@ pub struct Located {
     pub stage: Stage,
     /// Since when nobody serves its route, where that has been judged.
     pub unserved_since: Option<DateTime<Utc>>,
+    /// When, to a minute, a worker was last on the node that it is pinned to; none if there never was one.
+    pub node_seen: Option<DateTime<Utc>>,
 }
 
 /// Where a task is; none when there never was one, or when it has left history.
@@ -56,6 +58,7 @@ fn located(row: &Row) -> Result<Located, Error> {
         route: row.try_get("route_id")?,
         stage,
         unserved_since: row.try_get("unserved_since")?,
+        node_seen: row.try_get("node_seen")?,
     })
 }
 
@@ -79,6 +82,8 @@ pub struct Waiting {
     pub oldest: Duration,
     /// Since when nobody serves it, where that has been judged.
     pub since: Option<DateTime<Utc>>,
+    /// As [`Located::node_seen`].
+    pub node_seen: Option<DateTime<Utc>>,
 }
 
 /// What is due on these routes, the longest wait first; each count ends at `bound`.
@@ -96,6 +101,7 @@ pub async fn count_waiting(
             tasks: row.try_get("tasks")?,
             oldest: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
             since: row.try_get("since")?,
+            node_seen: row.try_get("node_seen")?,
         })
     });
     waiting.collect()

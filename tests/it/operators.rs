@@ -54,8 +54,14 @@ async fn why_and_what_nobody_serves() {
     assert_eq!(code, 2);
     assert!(stderr.contains("FP-104"), "{stderr}");
 
+    let (_, stdout, _) = run(&db, &["task", "why", &id.to_string()]).await;
+    assert!(
+        stdout.contains("no worker has ever been on its node"),
+        "{stdout}"
+    );
     let (code, stdout, _) = run(&db, &["queue", "unserved"]).await;
     assert_eq!(code, 0);
+    assert!(stdout.contains("never"), "{stdout}");
     assert!(
         stdout.contains("no_live_workers") && stdout.contains("not judged yet"),
         "{stdout}"

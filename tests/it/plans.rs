@@ -98,6 +98,15 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
         hot!("lock_task", None, "{id}"),
         hot!("cancel_tasks", None, "{ids}, 30000, 'why'"),
         hot!("find_due", Some("live_claim"), ""),
+        hot!("find_waiting", None, "'{{1,2,3}}', 500"),
+        hot!("find_expired", Some("live_start_by"), "500"),
+        hot!("count_waiting", None, "'{{1,2,3}}', 10001"),
+        hot!("read_stage", None, "{id}"),
+        hot!(
+            "list_queues",
+            Some("live_dispatcher"),
+            "null, null, 10001, 1000"
+        ),
         hot!("find_orphans", None, "500"),
         hot!("find_overdue", overdue, "500"),
         hot!("find_claims", None, "{dispatcher}, '{{1,2}}'"),

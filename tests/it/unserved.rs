@@ -262,3 +262,34 @@ async fn a_namespace_may_take_tasks_for_declared_queues_only() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_node_that_is_away_is_told_from_one_that_never_was() {
+    let stage = Stage::set(&[]).await;
+    let operator = Operator::of(&stage.replica);
+    let known = Register {
+        node: "a".into(),
+        ..register()
+    };
+    let worker = ScriptedWorker::connect_as(&stage.replica.url(), known).await;
+    operator
+        .worker("scripted", |one| one["state"] == "ready")
+        .await;
+    drop(worker);
+    let never = enqueue(&stage.db, "node => 'z'").await;
+    let away = enqueue(&stage.db, "node => 'a'").await;
+    let free = enqueue(&stage.db, "").await;
+    for id in [never, away, free] {
+        operator.stands(id, "no_live_workers").await;
+    }
+    assert_eq!(operator.why(never).await["node_seen"], Value::Null);
+    assert!(operator.why(never).await.get("node_seen").is_some());
+    assert!(operator.why(away).await["node_seen"].is_string());
+    assert!(operator.why(free).await.get("node_seen").is_none());
+    let list = operator.unserved().await;
+    let seen = |node: &str| {
+        let line = list.iter().find(|line| line["node"] == node);
+        line.unwrap()["node_seen"].is_string()
+    };
+    assert_eq!((seen("a"), seen("z")), (true, false));
+}

@@ -24,6 +24,9 @@ pub struct WhyView {
     /// Since when nobody serves its route, where that has been judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unserved_since: Option<String>,
+    /// When a worker was last on the node that it is pinned to; left out for a task without a pin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_seen: Option<NodeSeen>,
     /// Every gate in order.
     pub gates: Vec<GateView>,
 }
@@ -68,7 +71,7 @@ impl WhyView {
     pub(super) fn new(
         id: i64,
         route: &Route,
-        unserved_since: Option<DateTime<Utc>>,
+        (unserved_since, node_seen): (Option<DateTime<Utc>>, Option<DateTime<Utc>>),
         stops: &[Verdict],
     ) -> Self {
         let first = stops.first().unwrap_or(&Verdict::WillBeClaimed);
@@ -88,6 +91,7 @@ impl WhyView {
             verdict: first.name(),
             detail: sentence(&first.sentence()),
             unserved_since: unserved_since.map(time),
+            node_seen: NodeSeen::of(route, node_seen),
             gates: gates.collect(),
         }
     }
@@ -98,6 +102,24 @@ fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());
     format!("{}{}.", first.unwrap_or_default(), letters.as_str())
+}
+
+/// When a worker was last on a node, to a minute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum NodeSeen {
+    /// Then.
+    At(String),
+    /// There never was one: null in JSON.
+    Never,
+}
+
+impl NodeSeen {
+    /// Of the node that the route is pinned to, if it is.
+    fn of(route: &Route, seen: Option<DateTime<Utc>>) -> Option<Self> {
+        let seen = || seen.map_or(Self::Never, |at| Self::At(time(at)));
+        (!route.node.is_empty()).then(seen)
+    }
 }
 
 fn time(at: DateTime<Utc>) -> String {
@@ -141,6 +163,9 @@ pub struct UnservedView {
     pub detail: String,
     /// Since when, where that has been judged: after a replica's death time and a worker's reconnect grace.
     pub since: Option<String>,
+    /// As [`WhyView::node_seen`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_seen: Option<NodeSeen>,
     /// Due tasks.
     pub waiting: Count,
     /// Milliseconds since the first of them was due.
@@ -148,12 +173,13 @@ pub struct UnservedView {
 }
 
 impl UnservedView {
-    pub(super) fn new(route: Route, reason: Reason, waiting: &Waiting) -> Self {
+    pub(super) fn new(route: &Route, reason: Reason, waiting: &Waiting) -> Self {
         Self {
-            route: RouteView::from(&route),
+            route: RouteView::from(route),
             reason: reason.name(),
             detail: sentence(reason.sentence()),
             since: waiting.since.map(time),
+            node_seen: NodeSeen::of(route, waiting.node_seen),
             waiting: Count::of(waiting.tasks),
             oldest_ms: u64::try_from(waiting.oldest.as_millis()).unwrap_or(u64::MAX),
         }

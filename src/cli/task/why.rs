@@ -2,6 +2,7 @@
 
 use super::super::database::Database;
 use super::super::output::{self, Output};
+use crate::api::NodeSeen;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Why {
@@ -33,6 +34,12 @@ pub(super) async fn why(args: Why) -> anyhow::Result<u8> {
     output::line(&format!("{}: {}", view.verdict, view.detail))?;
     if let Some(since) = &view.unserved_since {
         output::line(&format!("unserved since {since}"))?;
+    }
+    if let Some(seen) = &view.node_seen {
+        output::line(&match seen {
+            NodeSeen::Never => "no worker has ever been on its node".to_owned(),
+            NodeSeen::At(at) => format!("a worker was last on its node at about {at}"),
+        })?;
     }
     output::line(&table.to_string())?;
     Ok(0)
