@@ -1,6 +1,12 @@
 //! The bounds of a replica with 1,000 idle workers: `cargo bench --bench idle_workers`. Prints the figures, and
 //! fails where one is out of bounds. `fencepost bench idle` does the measuring.
 
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a benchmark speaks to whoever runs it"
+)]
+
 use std::process::{Command, ExitCode};
 
 use serde_json::Value;

@@ -51,9 +51,11 @@ fn registered_us(log: &str, identity: &str) -> Option<i64> {
     let lines = log.lines().filter(|line| line.contains(identity));
     let mut read = lines.filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let line = read.find(|line| {
-        let is = |field: &str, value: &str| line["fields"][field] == value;
-        is("message", "worker connected") && is("identity", identity)
+        let text = |path: &str| line.pointer(path).and_then(serde_json::Value::as_str);
+        text("/fields/message") == Some("worker connected")
+            && text("/fields/identity") == Some(identity)
     })?;
-    let time = chrono::DateTime::parse_from_rfc3339(line["timestamp"].as_str()?).ok()?;
+    let stamp = line.get("timestamp")?.as_str()?;
+    let time = chrono::DateTime::parse_from_rfc3339(stamp).ok()?;
     Some(time.timestamp_micros())
 }
