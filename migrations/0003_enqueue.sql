@@ -80,20 +80,25 @@ exception
 end
 $$;
 
--- The route's number for each task, null where a route is not known yet.
+-- The route's number for each task, null where a route is not known yet. In plpgsql, which keeps the plan: a function
+-- in SQL that can't be inlined is parsed and planned at every call.
 create function fencepost.find_routes(namespace text[], task_queue text[], task_type text[], node text[]) returns int[]
-language sql stable
+language plpgsql stable
 as $$
-select array_agg(route.route_id order by wanted.ordinal)
-from unnest(namespace, task_queue, task_type, node)
-    with ordinality as wanted (namespace, task_queue, task_type, node, ordinal)
-left join fencepost.namespace on namespace.name = coalesce(wanted.namespace, 'default')
-left join fencepost.route
-    on
-        route.namespace_id = namespace.namespace_id
-        and route.task_queue = wanted.task_queue
-        and route.task_type = wanted.task_type
-        and route.node = coalesce(wanted.node, '')
+begin
+    return (
+        select array_agg(route.route_id order by wanted.ordinal)
+        from unnest(namespace, task_queue, task_type, node)
+            with ordinality as wanted (namespace, task_queue, task_type, node, ordinal)
+        left join fencepost.namespace on namespace.name = coalesce(wanted.namespace, 'default')
+        left join fencepost.route
+            on
+                route.namespace_id = namespace.namespace_id
+                and route.task_queue = wanted.task_queue
+                and route.task_type = wanted.task_type
+                and route.node = coalesce(wanted.node, '')
+    );
+end
 $$;
 
 -- Interns routes that nobody has used yet. A concurrent first use of the same route is waited for.

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, RecyclingMethod, Runtime,
+    Hook, HookError, Manager, ManagerConfig, Object, QueueMode, RecyclingMethod, Runtime,
 };
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::tls::MakeTlsConnect;
@@ -58,6 +58,8 @@ impl Pool {
         );
         let connections = deadpool_postgres::Pool::builder(manager)
             .max_size(settings.pool_size)
+            // The connection that was used last: its server process has the plans and the catalogue at hand.
+            .queue_mode(QueueMode::Lifo)
             .wait_timeout(Some(settings.acquire_timeout))
             .create_timeout(Some(connect_deadline))
             .recycle_timeout(Some(settings.acquire_timeout))
