@@ -1,5 +1,7 @@
 //! The benchmarks at a tiny size: what they print, and that their counts come out.
 
+#![allow(clippy::float_cmp, reason = "counts are whole numbers")]
+
 use std::process::Stdio;
 use std::time::Duration;
 
