@@ -14,6 +14,8 @@ locked as materialized (
         given.*,
         mine.epoch as current_epoch,
         mine.fence as current_fence,
+        mine.dispatcher,
+        mine.sweep,
         mine.cancel_requested
     from me
     cross join unnest($1::bigint[], $2::int[], $3::int[]) as given (id, epoch, fence)
@@ -43,6 +45,7 @@ where
         select locked.id
         from locked
         where locked.epoch = locked.current_epoch and locked.fence = locked.current_fence
+            and (locked.dispatcher is distinct from $4::bigint or locked.sweep = any($8::bigint[]))
     ))
 returning
     live.id,

@@ -41,7 +41,7 @@ struct Parcel {
 
 /// Delivers claims that were asked for at `claimed_at`. What can't be delivered is settled accordingly: nothing
 /// that was claimed is left without a delivery or a report. Answers the routes of tasks that nobody free could take.
-pub async fn deliver(
+pub fn deliver(
     hub: &Hub,
     claims: Vec<Claim>,
     mut bodies: HashMap<TaskId, Body>,
@@ -56,11 +56,7 @@ pub async fn deliver(
             .remove(&claim.token.id)
             .zip(targets.get(&claim.route));
         let Some((body, (route, nodes))) = found else {
-            let lost = Failure::new(
-                "body_missing",
-                "The task's body or route is gone from the database.",
-            );
-            reports.push(undelivered(hub, &claim, Outcome::Unservable(lost)));
+            reports.push(body_missing(hub, &claim));
             continue;
         };
         if let Err(outcome) = pack(hub, &mut parcels, &claim, body, route, *nodes) {
@@ -75,7 +71,7 @@ pub async fn deliver(
             reports.extend(send(hub, &parcel.session, tasks, deliveries, claimed_at));
         }
     }
-    hub.settler.report(reports).await;
+    hub.settler.report(reports);
     unplaced
 }
 
@@ -188,7 +184,7 @@ fn send(
     claimed_at: BootTime,
 ) -> Vec<Report> {
     let tokens: Vec<_> = deliveries.iter().map(|delivery| delivery.token).collect();
-    let sent = hub.fitness.allows(claimed_at) && {
+    let sent = hub.fitness.allows(claimed_at) && !hub.is_draining() && {
         hub.in_flight.begin(deliveries);
         session.push(Frame::Tasks(Tasks { tasks }))
     };
@@ -208,6 +204,15 @@ fn send(
         reply: None,
     };
     tokens.into_iter().map(report).collect()
+}
+
+/// The end of a claim whose body or route can't be found.
+pub(super) fn body_missing(hub: &Hub, claim: &Claim) -> Report {
+    let lost = Failure::new(
+        "body_missing",
+        "The task's body or route is gone from the database.",
+    );
+    undelivered(hub, claim, Outcome::Unservable(lost))
 }
 
 fn undelivered(hub: &Hub, claim: &Claim, outcome: Outcome) -> Report {

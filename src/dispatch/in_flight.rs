@@ -70,8 +70,8 @@ pub enum Stage {
     Sent(Instant),
     /// Accepted at the first time, heard of last at the second.
     Running(Instant, Instant),
-    /// The stream ended at the time given; whether it had been accepted before.
-    Orphaned(Instant, bool),
+    /// The stream ended at the time given; when it had been accepted before, if it had.
+    Orphaned(Instant, Option<Instant>),
 }
 
 /// How long each stage may last.
@@ -174,7 +174,11 @@ impl InFlight {
             .values_mut()
             .filter(|delivery| delivery.session == session)
         {
-            let accepted = matches!(delivery.stage, Stage::Running(..));
+            let accepted = match delivery.stage {
+                Stage::Running(since, _) => Some(since),
+                Stage::Orphaned(_, accepted) => accepted,
+                Stage::Sent(_) => None,
+            };
             delivery.stage = Stage::Orphaned(now, accepted);
             slots.push(delivery.slot.take());
         }
@@ -211,10 +215,10 @@ impl InFlight {
             {
                 delivery.session = session;
                 delivery.worker = Arc::clone(worker);
-                let since = if let Stage::Running(since, _) = delivery.stage {
-                    since
-                } else {
-                    now
+                // The run timeout goes on over the gap, as the deadline in the row does.
+                let since = match delivery.stage {
+                    Stage::Running(since, _) | Stage::Orphaned(_, Some(since)) => since,
+                    Stage::Sent(_) | Stage::Orphaned(_, None) => now,
                 };
                 delivery.stage = Stage::Running(since, now);
                 released.push(delivery.slot.take());
@@ -226,7 +230,10 @@ impl InFlight {
         drop(released);
         for token in &bound {
             let taken = slot();
-            if let Some(delivery) = self.deliveries.lock().get_mut(&token.id) {
+            let mut all = self.deliveries.lock();
+            if let Some(delivery) = all.get_mut(&token.id)
+                && delivery.token == *token
+            {
                 delivery.slot = taken;
             }
         }
@@ -315,7 +322,9 @@ impl Delivery {
         match self.stage {
             Stage::Sent(at) => (now - at > limits.accept).then_some(Outcome::NotAccepted),
             Stage::Orphaned(at, accepted) => {
-                (now - at > limits.reconnect).then_some(Outcome::ConnectionLost { accepted })
+                (now - at > limits.reconnect).then_some(Outcome::ConnectionLost {
+                    accepted: accepted.is_some(),
+                })
             }
             Stage::Running(since, heard) => {
                 let late = |limit: Option<Duration>, from: Instant| {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::hub::{DATABASE_DEADLINE, Hub};
+use super::settler;
 use crate::domain::settlement::Move;
 use crate::store::settle::{self, Goes, Return};
 use crate::store::{self, upkeep};
@@ -24,12 +25,15 @@ pub async fn run(hub: Arc<Hub>) {
     let ended = hub.ended.clone();
     while ended.run_until_cancelled(ticks.tick()).await.is_some() {
         if let Err(error) = reconcile(&hub).await {
-            tracing::debug!(%error, "reconciling is tried again");
+            settler::said(&error, "reconciling is tried again");
         }
     }
 }
 
 async fn reconcile(hub: &Hub) -> Result<(), store::Error> {
+    if hub.given_up.lock().is_empty() {
+        return Ok(());
+    }
     // No adoption in between: it keeps the token, so the guard below could not tell it from the one given up.
     let _alone = hub.adoptions.write().await;
     let looked = Instant::now();

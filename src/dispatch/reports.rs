@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::deliver;
 use super::hub::{DATABASE_DEADLINE, Hub};
 use super::in_flight::{Delivery, Ended, Origin, Stage};
 use super::settler::Report;
@@ -14,6 +15,7 @@ use crate::domain::id::{TaskId, Token};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::policy::Policy;
 use crate::domain::settlement::{Settlement, decide};
+use crate::domain::task::Body;
 use crate::fleet::{Profile, Session, SessionId};
 use crate::proto::worker::dispatcher_frame::Frame;
 use crate::proto::worker::{Cancel, ResultAck, ResultAcks, Verdict};
@@ -44,7 +46,7 @@ pub enum Refusal {
 }
 
 /// The worker has these tasks now. A task that asks for no more is done with that.
-pub async fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
+pub fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
     hub.fleet.accepted(session);
     let done = hub.in_flight.accept(tokens, Instant::now());
     let reports = done.into_iter().map(|(token, worker)| Report {
@@ -54,11 +56,11 @@ pub async fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
         worker: Some(origin(&worker)),
         reply: None,
     });
-    hub.settler.report(reports.collect()).await;
+    hub.settler.report(reports.collect());
 }
 
 /// The worker did not take these tasks, and has not started them.
-pub async fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refusal) {
+pub fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refusal) {
     let deliveries = hub.in_flight.finish(tokens);
     match why {
         Refusal::Draining => hub.fleet.drain(session),
@@ -83,12 +85,12 @@ pub async fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refus
         // After the slots above are free again, which would end the rest.
         hub.fleet.rest(session, Instant::now());
     }
-    hub.settler.report(reports).await;
+    hub.settler.report(reports);
 }
 
 /// Results. A success counts by its epoch alone, so it is settled even when its delivery is not known here; a
 /// failure of an unknown delivery is an old one and is superseded, and so is all that a caller no longer waits for.
-pub async fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Vec<Reported>) {
+pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Vec<Reported>) {
     let mut deliveries = hub
         .in_flight
         .finish(results.iter().map(|result| &result.token));
@@ -126,7 +128,7 @@ pub async fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, resul
     if !answers.is_empty() {
         session.push(Frame::Acks(ResultAcks { acks: answers }));
     }
-    hub.settler.report(reports).await;
+    hub.settler.report(reports);
 }
 
 fn ack(token: Token, counts: bool) -> ResultAck {
@@ -189,7 +191,17 @@ pub fn disconnected(hub: &Hub, session: SessionId) {
     }
 }
 
-/// A worker that registered named these tasks: those that still are its own go on here. Answers their tokens.
+/// What became of the tasks that a worker brought along. What stands in neither list is somebody else's, or nobody's.
+#[derive(Clone, Debug, Default)]
+pub struct Resumed {
+    /// They go on here.
+    pub tokens: Vec<Token>,
+    /// They are not this replica's, and not over either: the worker goes on with them and reports, and the report is judged
+    /// then.
+    pub held: Vec<Token>,
+}
+
+/// A worker that registered named these tasks: those that still are its own go on here.
 ///
 /// # Errors
 /// Those of the database; the worker may try again.
@@ -198,38 +210,28 @@ pub async fn resume(
     session: &Session,
     worker: &Arc<Profile>,
     named: &[Token],
-) -> Result<Vec<Token>, store::Error> {
-    if named.is_empty() {
-        return Ok(Vec::new());
-    }
+) -> Result<Resumed, store::Error> {
     let occupy = || hub.fleet.occupy(session.id);
-    let mut resumed = hub
+    let tokens = hub
         .in_flight
         .rebind(named, session.id, worker, occupy, Instant::now());
     let strangers: Vec<Token> = named
         .iter()
         // A direct request of another replica or term is nobody's here, and in no table.
-        .filter(|token| !resumed.contains(token) && !token.is_direct())
+        .filter(|token| !tokens.contains(token) && !token.is_direct())
         .copied()
         .collect();
+    let mut resumed = Resumed {
+        tokens,
+        held: Vec::new(),
+    };
     if strangers.is_empty() {
         return Ok(resumed);
     }
     let _adopting = hub.adoptions.read().await;
     let sweep = hub.next_sweep();
-    let (dispatcher, deadlines) = (hub.dispatcher, hub.settings.deadlines());
-    let adopted = hub
-        .pool
-        .run(DATABASE_DEADLINE, move |client| {
-            Box::pin(async move {
-                let adopted =
-                    claim::adopt(client, dispatcher, sweep, &strangers, deadlines).await?;
-                let ids: Vec<TaskId> = adopted.iter().map(|task| task.claim.token.id).collect();
-                Ok((claim::read_bodies(client, &ids).await?, adopted))
-            })
-        })
-        .await;
-    let (bodies, adopted) = adopted.inspect_err(|_| hub.give_up(sweep))?;
+    let found = adopt(hub, sweep, strangers).await;
+    let (bodies, adopted, held) = found.inspect_err(|_| hub.give_up(sweep))?;
     let wanted: Vec<_> = adopted.iter().map(|task| task.claim.route).collect();
     let routes = hub
         .routes
@@ -244,8 +246,11 @@ pub async fn resume(
     } in adopted
     {
         let found = bodies.remove(&claim.token.id).zip(routes.get(&claim.route));
-        let Some((body, route)) = found else { continue };
-        resumed.push(claim.token);
+        let Some((body, route)) = found else {
+            hub.settler.report(vec![deliver::body_missing(hub, &claim)]);
+            continue;
+        };
+        resumed.tokens.push(claim.token);
         hub.in_flight.begin([Delivery {
             token: claim.token,
             route: Arc::clone(route),
@@ -261,7 +266,63 @@ pub async fn resume(
             cancelled_at: cancel_requested.then_some(now),
         }]);
     }
+    resumed.held = held;
     Ok(resumed)
+}
+
+/// Adopts what can be adopted, with the bodies, and tells what is held though it can't. One row that somebody keeps locked
+/// stops only its own adoption.
+async fn adopt(
+    hub: &Hub,
+    sweep: i64,
+    tokens: Vec<Token>,
+) -> Result<(Vec<Body>, Vec<Adopted>, Vec<Token>), store::Error> {
+    let (dispatcher, deadlines) = (hub.dispatcher, hub.settings.deadlines());
+    let given_up: Vec<i64> = hub
+        .given_up
+        .lock()
+        .iter()
+        .map(|(sweep, _)| *sweep)
+        .collect();
+    hub.pool
+        .run(DATABASE_DEADLINE, move |client| {
+            Box::pin(async move {
+                let all =
+                    claim::adopt(client, dispatcher, sweep, &given_up, &tokens, deadlines).await;
+                let adopted = match all {
+                    Err(store::Error::Conflict(_)) => {
+                        let mut adopted = Vec::new();
+                        for token in &tokens {
+                            let one = [*token];
+                            match claim::adopt(
+                                client, dispatcher, sweep, &given_up, &one, deadlines,
+                            )
+                            .await
+                            {
+                                Ok(one) => adopted.extend(one),
+                                Err(store::Error::Conflict(_)) => {}
+                                Err(error) => return Err(error),
+                            }
+                        }
+                        adopted
+                    }
+                    all => all?,
+                };
+                let ids: Vec<TaskId> = adopted.iter().map(|task| task.claim.token.id).collect();
+                let left: Vec<Token> = tokens
+                    .into_iter()
+                    .filter(|token| !ids.contains(&token.id))
+                    .collect();
+                let held = claim::find_held(client, &left).await?;
+                let held = left.into_iter().filter(|token| held.contains(&token.id));
+                Ok((
+                    claim::read_bodies(client, &ids).await?,
+                    adopted,
+                    held.collect(),
+                ))
+            })
+        })
+        .await
 }
 
 /// Tells the workers of these tasks once more to stop, where they are to: they may have been away when it was said.

@@ -7,10 +7,12 @@
 mod slow;
 mod writer;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::{Mutex, mpsc, watch};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -21,9 +23,8 @@ use crate::fleet::Session;
 use crate::store::Pool;
 use slow::SlowLane;
 use writer::Writer;
+pub use writer::said;
 
-/// Groups of reports that may wait for a writer. Senders wait beyond that, which slows their streams down.
-const QUEUE: usize = 1024;
 /// Batches that are written at the same time: while one waits for its commit another one is worked on.
 const WRITERS: usize = 2;
 
@@ -58,8 +59,43 @@ pub struct Report {
 /// The way to the settler. Clones lead to the same one.
 #[derive(Clone, Debug)]
 pub struct Settler {
-    queue: mpsc::Sender<Vec<Report>>,
+    queue: Arc<Queue>,
     gauge: Arc<Gauge>,
+}
+
+/// Reports that wait for a writer. Handing one over never waits, or a database that is slow would keep sessions from
+/// reading answers to pings; the high-water mark and what is in flight bound their number.
+#[derive(Debug, Default)]
+struct Queue {
+    reports: Mutex<VecDeque<Report>>,
+    arrived: Notify,
+}
+
+impl Queue {
+    fn push(&self, reports: Vec<Report>) {
+        self.reports.lock().extend(reports);
+        self.arrived.notify_one();
+    }
+
+    /// Up to `most` reports, as soon as there is one.
+    async fn take(&self, most: usize) -> Vec<Report> {
+        loop {
+            let taken: Vec<Report> = {
+                let mut reports = self.reports.lock();
+                let count = reports.len().min(most);
+                let taken = reports.drain(..count).collect();
+                if !reports.is_empty() {
+                    // For the other writer.
+                    self.arrived.notify_one();
+                }
+                taken
+            };
+            if !taken.is_empty() {
+                return taken;
+            }
+            self.arrived.notified().await;
+        }
+    }
 }
 
 /// How much is in the settler, for those who wait for it to change.
@@ -101,7 +137,7 @@ impl Settler {
         tracker: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
-        let (queue, reports) = mpsc::channel(QUEUE);
+        let queue = Arc::new(Queue::default());
         let gauge = Arc::new(Gauge {
             backlog: AtomicUsize::new(0),
             high_water: settings.high_water,
@@ -117,30 +153,21 @@ impl Settler {
             tracker,
             stop,
         );
-        let reports = Arc::new(Mutex::new(reports));
         for _ in 0..WRITERS {
             let writer = Writer { slow: slow.clone() };
-            let (reports, stop) = (Arc::clone(&reports), stop.clone());
+            let (queue, stop) = (Arc::clone(&queue), stop.clone());
             tracker.spawn(async move {
-                stop.run_until_cancelled(write_all(writer, reports)).await;
+                stop.run_until_cancelled(write_all(writer, queue)).await;
             });
         }
         Self { queue, gauge }
     }
 
-    /// Hands reports over; waits while the queue is full.
-    pub async fn report(&self, reports: Vec<Report>) {
-        if reports.is_empty() {
-            return;
-        }
-        let count = reports.len();
-        self.gauge.add(count);
-        if self.queue.send(reports).await.is_err() {
-            self.gauge.remove(count);
-            tracing::warn!(
-                count,
-                "reports came after the settler had stopped; their tasks run again"
-            );
+    /// Hands reports over.
+    pub fn report(&self, reports: Vec<Report>) {
+        if !reports.is_empty() {
+            self.gauge.add(reports.len());
+            self.queue.push(reports);
         }
     }
 
@@ -174,21 +201,9 @@ impl Settler {
     }
 }
 
-async fn write_all(writer: Writer, reports: Arc<Mutex<mpsc::Receiver<Vec<Report>>>>) {
+async fn write_all(writer: Writer, queue: Arc<Queue>) {
     loop {
-        let mut batch = Vec::new();
-        {
-            let mut reports = reports.lock().await;
-            let Some(first) = reports.recv().await else {
-                return;
-            };
-            batch.extend(first);
-            while batch.len() < writer.slow.settings.batch
-                && let Ok(more) = reports.try_recv()
-            {
-                batch.extend(more);
-            }
-        }
+        let batch = queue.take(writer.slow.settings.batch).await;
         let count = batch.len();
         let handed_on = writer.write(batch).await;
         writer.slow.gauge.remove(count - handed_on);

@@ -13,7 +13,7 @@ use super::direct::{self, Waiting};
 use super::fitness::BootTime;
 use super::hub::{DATABASE_DEADLINE, Hub};
 use super::lanes::Lanes;
-use super::settler::Report;
+use super::settler::{self, Report};
 use crate::domain::id::TaskId;
 use crate::domain::settlement::{Move, Settlement};
 use crate::domain::task::Claim;
@@ -77,7 +77,7 @@ impl Sweeper {
             match self.turn().await {
                 Ok(()) => retry = RETRY_WAITS.0,
                 Err(error) => {
-                    tracing::debug!(%error, "the sweep is tried again");
+                    settler::said(&error, "the sweep is tried again");
                     self.sleeping = false;
                     self.poll_at = Instant::now();
                     tokio::time::sleep(retry.mul_f64(0.5 + fastrand::f64())).await;
@@ -236,12 +236,11 @@ impl Sweeper {
         match bodies {
             Ok(bodies) => {
                 let bodies = bodies.into_iter().map(|body| (body.id, body)).collect();
-                let unplaced =
-                    deliver::deliver(&hub, claimed.claims, bodies, &targets, started).await;
+                let unplaced = deliver::deliver(&hub, claimed.claims, bodies, &targets, started);
                 self.lanes.rest(&unplaced, Instant::now());
             }
             Err(error) => {
-                self.put_back(&claimed.claims).await;
+                self.put_back(&claimed.claims);
                 return Err(error);
             }
         }
@@ -249,7 +248,7 @@ impl Sweeper {
     }
 
     /// The settler keeps at it until the database is back.
-    async fn put_back(&self, claims: &[Claim]) {
+    fn put_back(&self, claims: &[Claim]) {
         let release = |claim: &Claim| Report {
             token: claim.token,
             settlement: Settlement::Return {
@@ -263,8 +262,7 @@ impl Sweeper {
         };
         self.hub
             .settler
-            .report(claims.iter().map(release).collect())
-            .await;
+            .report(claims.iter().map(release).collect());
     }
 
     /// Looks at the whole claim index, and sets the time of the next such look: a poll interval from now, or when

@@ -53,6 +53,6 @@ pub async fn run(hub: Arc<Hub>) {
             }
             reports.extend(end(&hub, delivery, outcome));
         }
-        hub.settler.report(reports).await;
+        hub.settler.report(reports);
     }
 }

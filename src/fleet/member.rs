@@ -57,7 +57,10 @@ impl Member {
 
     /// Whether it may get tasks at all, slots aside.
     pub(super) fn is_live(&self) -> bool {
-        self.reach == Reach::Proven && !self.draining && self.order.is_none()
+        self.reach == Reach::Proven
+            && !self.draining
+            && self.order.is_none()
+            && !self.session.ended().is_cancelled()
     }
 
     /// Tasks that it can take now.

@@ -16,6 +16,8 @@ use crate::upkeep::{chores, heartbeat, listener};
 
 /// Waits between two tries to register.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
+/// The announcement of a drain must not hold it up.
+const ANNOUNCE_DEADLINE: Duration = Duration::from_secs(1);
 /// How often a drain looks whether all is done.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
 /// Looks in a row that must find nothing: a report on its way from the deliveries to the settler is in neither.
@@ -175,6 +177,14 @@ async fn drain(replica: &Replica, hub: &Arc<Hub>, loops: &mut Loops) -> Result<(
     tracing::info!(in_flight = hub.in_flight.len(), "draining");
     // Every session tells its worker, and the next beat the other replicas, so that what stays behind counts as no loss.
     hub.draining.send_replace(true);
+    // Said at once, since the drain may be over before the next beat: what it leaves counts as no loss then.
+    let dispatcher = hub.dispatcher;
+    let announced = replica.pool.run(ANNOUNCE_DEADLINE, move |client| {
+        Box::pin(async move { dispatchers::beat(client, dispatcher, true).await })
+    });
+    if let Err(error) = announced.await {
+        tracing::debug!(%error, "the drain was not announced");
+    }
     let done = async {
         let mut quiet = 0;
         while quiet < QUIET_LOOKS {

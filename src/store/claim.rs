@@ -14,6 +14,7 @@ use crate::domain::task::{Body, Claim};
 
 const CLAIM: &str = include_str!("../../sql/claim_tasks.sql");
 const READ_BODIES: &str = include_str!("../../sql/read_bodies.sql");
+const FIND_HELD: &str = include_str!("../../sql/find_held.sql");
 const ADOPT: &str = include_str!("../../sql/adopt_tasks.sql");
 
 /// One lane of a claim: a route at one priority.
@@ -157,11 +158,13 @@ pub struct Adopted {
     pub cancel_requested: bool,
 }
 
-/// Takes over tasks that a worker brings along; the answer has those whose delivery is still the current one.
+/// Takes over tasks that a worker brings along, those of this dispatcher itself only where they come from sweeps whose
+/// outcome nobody learned (`given_up`); the answer has those whose delivery is still the current one.
 pub async fn adopt(
     client: &impl GenericClient,
     dispatcher: DispatcherId,
     sweep: i64,
+    given_up: &[i64],
     tokens: &[Token],
     deadlines: Deadlines,
 ) -> Result<Vec<Adopted>, Error> {
@@ -183,6 +186,7 @@ pub async fn adopt(
                 &millis(deadlines.allowance),
                 &millis(deadlines.run_timeout),
                 &sweep,
+                &given_up,
             ],
         )
         .await?;
@@ -191,4 +195,17 @@ pub async fn adopt(
         cancel_requested: row.get("cancel_requested"),
     });
     Ok(adopted.collect())
+}
+
+/// Which deliveries are not over for their worker, though nobody adopted them.
+pub async fn find_held(
+    client: &impl GenericClient,
+    tokens: &[Token],
+) -> Result<Vec<TaskId>, Error> {
+    let ids: Vec<TaskId> = tokens.iter().map(|token| token.id).collect();
+    let epochs: Vec<i32> = tokens.iter().map(|token| token.epoch).collect();
+    let fences: Vec<i32> = tokens.iter().map(|token| token.fence).collect();
+    let statement = client.prepare_cached(FIND_HELD).await?;
+    let rows = client.query(&statement, &[&ids, &epochs, &fences]).await?;
+    Ok(rows.iter().map(|row| row.get("id")).collect())
 }

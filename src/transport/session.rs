@@ -135,7 +135,7 @@ async fn open(
     let lost = admitted
         .resume
         .iter()
-        .filter(|token| !resumed.contains(token));
+        .filter(|token| !resumed.tokens.contains(token) && !resumed.held.contains(token));
     let welcome = Welcome {
         worker_id: worker.worker_id.clone(),
         session_id: session.id.to_string(),
@@ -145,17 +145,17 @@ async fn open(
         silence_window_ms: millis(settings.silence_window),
         max_frame_bytes: worker.max_frame_bytes as u64,
         abandoned: lost.map(to_bytes).chain(admitted.unknown).collect(),
-        resumed: resumed.iter().map(to_bytes).collect(),
+        resumed: resumed.tokens.iter().map(to_bytes).collect(),
         max_result_bytes: hub.settings.max_result_bytes as u64,
     };
     session.push(Down::Welcome(welcome));
-    reports::remind(hub, &resumed);
+    reports::remind(hub, &resumed.tokens);
     tracing::info!(
         session = session.id,
         worker = worker.worker_id,
         identity = worker.identity,
         slots = worker.slots,
-        resumed = resumed.len(),
+        resumed = resumed.tokens.len(),
         "worker connected"
     );
     Ok((Opened { frames, end }, session, worker))
@@ -218,7 +218,7 @@ where
                     }
                     Answer::Nothing => {}
                 },
-                Some(frame) => take(hub, session, worker, frame).await,
+                Some(frame) => take(hub, session, worker, frame),
                 None => {}
             },
         }
@@ -252,10 +252,10 @@ fn still_there(hub: &Hub, session: &Session, worker: &Profile, liveness: &Livene
 }
 
 /// Takes one frame. What is malformed in it is left out with a log line: a newer worker may say more than is known here.
-async fn take(hub: &Hub, session: &Session, worker: &Arc<Profile>, frame: Up) {
+fn take(hub: &Hub, session: &Session, worker: &Arc<Profile>, frame: Up) {
     match frame {
         Up::Accepted(accepted) => {
-            reports::accepted(hub, session.id, &tokens(&accepted.tokens)).await;
+            reports::accepted(hub, session.id, &tokens(&accepted.tokens));
         }
         Up::Refused(refused) => {
             let why = match refused.reason() {
@@ -263,7 +263,7 @@ async fn take(hub: &Hub, session: &Session, worker: &Arc<Profile>, frame: Up) {
                 RefusedReason::Draining => Refusal::Draining,
                 RefusedReason::UnknownType => Refusal::UnknownType,
             };
-            reports::refused(hub, session.id, &tokens(&refused.tokens), why).await;
+            reports::refused(hub, session.id, &tokens(&refused.tokens), why);
         }
         Up::Results(results) => {
             let limit = hub.settings.max_result_bytes;
@@ -272,7 +272,7 @@ async fn take(hub: &Hub, session: &Session, worker: &Arc<Profile>, frame: Up) {
                 .into_iter()
                 .filter_map(|result| read_result(result, limit))
                 .collect();
-            reports::finished(hub, session, worker, reported).await;
+            reports::finished(hub, session, worker, reported);
         }
         Up::Progress(progress) => {
             if let Ok(token) = Token::from_bytes(&progress.token) {

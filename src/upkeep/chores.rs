@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use deadpool_postgres::GenericClient;
 
 use super::unserved::{self, Watch};
+use crate::dispatch::settler;
 use crate::dispatch::{DATABASE_DEADLINE, Hub};
 use crate::domain::id::{RouteId, TaskId};
 use crate::domain::outcome::{Failure, Outcome};
@@ -47,7 +48,7 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
                 if done.full { Duration::ZERO } else { tick }
             }
             Err(error) => {
-                tracing::debug!(%error, "chores are tried again");
+                settler::said(&error, "chores are tried again");
                 tick
             }
         };

@@ -35,7 +35,7 @@ async fn cancel(client: &impl GenericClient, id: TaskId) -> CancelAnswer {
 }
 
 async fn adopt(client: &impl GenericClient, dispatcher: DispatcherId, token: Token) -> bool {
-    let adopted = claim::adopt(client, dispatcher, 77, &[token], DEADLINES).await;
+    let adopted = claim::adopt(client, dispatcher, 77, &[77], &[token], DEADLINES).await;
     !adopted.unwrap().is_empty()
 }
 

@@ -72,7 +72,7 @@ async fn a_cancel_of_a_running_task_without_a_deadline_gives_it_one() {
 
 async fn adopt(queue: &Queue, dispatcher: i64, token: Token) -> Vec<Adopted> {
     let client = queue.client().await;
-    claim::adopt(&client, dispatcher, 77, &[token], DEADLINES)
+    claim::adopt(&client, dispatcher, 77, &[77], &[token], DEADLINES)
         .await
         .unwrap()
 }

@@ -76,7 +76,7 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
         hot!(
             "adopt_tasks",
             None,
-            "{ids}, {epochs}, {fences}, {dispatcher}, 70000, 60000, 1"
+            "{ids}, {epochs}, {fences}, {dispatcher}, 70000, 60000, 1, '{{}}'::bigint[]"
         ),
         hot!(
             "complete_tasks",

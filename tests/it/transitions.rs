@@ -172,7 +172,7 @@ async fn a_dead_replica_claims_and_adopts_nothing() {
     for dispatcher in [doomed, 4711] {
         let request = queue.request(vec![Queue::lane(1, 1)], vec![1]);
         assert_eq!(queue.claim_for(&client, dispatcher, &request).await, []);
-        let adopted = claim::adopt(&client, dispatcher, 1, &[token], DEADLINES).await;
+        let adopted = claim::adopt(&client, dispatcher, 1, &[], &[token], DEADLINES).await;
         assert!(adopted.unwrap().is_empty());
     }
     assert_eq!(queue.row(token.id).await.dispatcher, Some(queue.dispatcher));

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::writer::{Acks, Written, write_once};
+use super::writer::{Acks, Written, condemn, said, write_once};
 use super::{Gauge, Report, Settings};
 use crate::dispatch::hub::DATABASE_DEADLINE;
 use crate::dispatch::wakes::Wakes;
@@ -62,7 +62,7 @@ impl SlowLane {
     }
 
     /// Waits for the row, again and again, and settles by its newest version.
-    async fn settle(&self, report: Report) {
+    async fn settle(&self, mut report: Report) {
         loop {
             match self.try_once(report.clone()).await {
                 Ok(written) if !written.is_busy(report.token) => {
@@ -76,12 +76,11 @@ impl SlowLane {
                 }
                 Ok(_) => {}
                 Err(error) if error.is_data() => {
-                    tracing::error!(task = report.token.id, %error, "a report can't be stored and is dropped");
-                    break;
+                    if !condemn(&mut report, &error) {
+                        break;
+                    }
                 }
-                Err(error) => {
-                    tracing::debug!(task = report.token.id, %error, "the row is still locked");
-                }
+                Err(error) => said(&error, "a locked row is tried again"),
             }
             tokio::time::sleep(PAUSE.mul_f64(0.5 + fastrand::f64())).await;
         }

@@ -69,7 +69,7 @@ impl Writer {
                 Ok(written) => return Ok(written),
                 Err(error) if error.is_data() => return Err(error),
                 Err(error) => {
-                    tracing::debug!(%error, reports = round.len(), "settling is tried again");
+                    said(&error, "settling is tried again");
                     tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64())).await;
                     wait = (wait * 2).min(RETRY_WAITS.1);
                 }
@@ -84,16 +84,9 @@ impl Writer {
             let rest = round.split_off(round.len() / 2);
             return vec![round, rest];
         }
-        for report in &mut round {
-            tracing::warn!(task = report.token.id, %error, "a report can't be stored: its task ends with that reason");
-            report.settlement = Settlement::Return {
-                how: Move::DeadLetter,
-                delay: None,
-                error: Some(Failure::new(
-                    "result_invalid",
-                    format!("The result can't be stored: {error}."),
-                )),
-            };
+        round.retain_mut(|report| condemn(report, error));
+        if round.is_empty() {
+            return Vec::new();
         }
         vec![round]
     }
@@ -146,6 +139,36 @@ impl Writer {
         }
         acks.send();
         handed_on
+    }
+}
+
+/// A report that can't be stored ends its task with that as the reason. False: that can't be stored either, and the row
+/// stays claimed until its deadline.
+pub(super) fn condemn(report: &mut Report, error: &Error) -> bool {
+    const CLASS: &str = "result_invalid";
+    let condemned = matches!(&report.settlement, Settlement::Return { error: Some(failure), .. } if failure.class == CLASS);
+    if condemned {
+        tracing::error!(task = report.token.id, %error, "a task can't be ended; it stays claimed until its deadline");
+        return false;
+    }
+    tracing::warn!(task = report.token.id, %error, "a report can't be stored: its task ends with that reason");
+    report.settlement = Settlement::Return {
+        how: Move::DeadLetter,
+        delay: None,
+        error: Some(Failure::new(
+            CLASS,
+            format!("The result can't be stored: {error}."),
+        )),
+    };
+    true
+}
+
+/// A failure that passes is nothing to tell; another one would go on unseen.
+pub fn said(error: &Error, what: &str) {
+    if error.is_transient() {
+        tracing::debug!(%error, "{what}");
+    } else {
+        tracing::warn!(%error, "{what}");
     }
 }
 
