@@ -41,6 +41,7 @@ mod plans;
 mod producers;
 mod producers_meet;
 mod ready_moves;
+mod scenarios;
 mod sdk;
 mod sdk_command;
 mod sessions;
