@@ -319,7 +319,7 @@ async fn a_listener_that_falls_silent_is_found_and_made_anew() {
         assert!(took < fast, "{took:?} with a listener");
     }
     // Nothing arrives any more on that connection, and nobody says so.
-    proxy.hold_one(port);
+    proxy.hold_one("fencepost listen");
     let since = Instant::now();
     let took = pickup(&db, &mut worker).await;
     assert!(

@@ -62,10 +62,11 @@ async fn required_stays_required() {
     let third = enqueue(&stage.db, "").await;
     operator.stands(third, "workers_incompatible").await;
     there.gets_nothing_for(Duration::from_millis(1500)).await;
-    for waits in [pinned, third] {
-        let row = live(&stage.db, waits).await.unwrap();
-        assert_eq!((row.state, row.attempt, row.fence), (0, 0, 0));
-    }
+    let row = live(&stage.db, pinned).await.unwrap();
+    assert_eq!((row.state, row.attempt, row.fence), (0, 0, 0));
+    // It may have been on its way to the worker that was just leaving, which costs no attempt.
+    let row = live(&stage.db, third).await.unwrap();
+    assert_eq!((row.state, row.attempt), (0, 0));
 
     // What waits is routed by the placement of now; its row says nothing of it.
     place(&operator, json!({"mode": "anywhere"})).await;

@@ -20,7 +20,17 @@ enum Mode {
 }
 
 /// Connections by the port that they have towards the upstream.
-type Connections = Arc<Mutex<HashMap<u16, watch::Sender<Mode>>>>;
+type Connections = Arc<Mutex<HashMap<u16, Connection>>>;
+
+#[derive(Debug)]
+struct Connection {
+    mode: watch::Sender<Mode>,
+    /// What the client said first. A server behind another proxy does not see our ports, so this tells whose it is.
+    greeting: Arc<Mutex<Vec<u8>>>,
+}
+
+/// Bytes of a greeting that are kept: the start-up message of a PostgreSQL client fits.
+const GREETING: usize = 1024;
 
 /// A TCP proxy on loopback that can cut its connections, and hold them: nothing is forwarded and nothing is closed.
 #[derive(Debug)]
@@ -81,12 +91,18 @@ impl TcpProxy {
         self.set_all(Mode::Hold);
     }
 
-    /// Holds the connection that the upstream sees as coming from this port.
-    pub fn hold_one(&self, port: u16) {
+    /// Holds the connection whose client said this when it began.
+    pub fn hold_one(&self, said: &str) {
         let connections = self.connections.lock();
-        connections
-            .get(&port)
+        let wanted = said.as_bytes();
+        let says = |connection: &&Connection| {
+            let greeting = connection.greeting.lock();
+            greeting.windows(wanted.len()).any(|part| part == wanted)
+        };
+        let found = connections.values().find(says);
+        found
             .expect("no such connection")
+            .mode
             .send_replace(Mode::Hold);
     }
 
@@ -103,7 +119,7 @@ impl TcpProxy {
 
     fn set_all(&self, mode: Mode) {
         for connection in self.connections.lock().values() {
-            connection.send_replace(mode);
+            connection.mode.send_replace(mode);
         }
     }
 }
@@ -115,7 +131,12 @@ async fn serve(client: TcpStream, upstream: SocketAddr, known: &Connections, mod
     let port = server.local_addr().unwrap().port();
     let mode = watch::Sender::new(mode);
     let (up, down) = (mode.subscribe(), mode.subscribe());
-    known.lock().insert(port, mode);
+    let greeting = Arc::default();
+    let connection = Connection {
+        mode,
+        greeting: Arc::clone(&greeting),
+    };
+    known.lock().insert(port, connection);
     for stream in [&client, &server] {
         stream.set_nodelay(true).ok();
         // Dropped, they are reset: a proxy that ends by choice ends by a cut.
@@ -124,14 +145,19 @@ async fn serve(client: TcpStream, upstream: SocketAddr, known: &Connections, mod
     let ((from_client, to_client), (from_server, to_server)) =
         (client.into_split(), server.into_split());
     tokio::select! {
-        () = forward(from_client, to_server, up) => {}
-        () = forward(from_server, to_client, down) => {}
+        () = forward(from_client, to_server, up, Some(greeting)) => {}
+        () = forward(from_server, to_client, down, None) => {}
     }
     known.lock().remove(&port);
 }
 
 /// Forwards one way until that way ends or is cut.
-async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut mode: watch::Receiver<Mode>) {
+async fn forward(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut mode: watch::Receiver<Mode>,
+    greeting: Option<Arc<Mutex<Vec<u8>>>>,
+) {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let now = *mode.borrow_and_update();
@@ -153,6 +179,11 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut mode: watc
                 return;
             }
             Ok(bytes) => {
+                if let Some(greeting) = &greeting {
+                    let mut greeting = greeting.lock();
+                    let room = GREETING.saturating_sub(greeting.len());
+                    greeting.extend_from_slice(&buffer[..bytes.min(room)]);
+                }
                 if to.write_all(&buffer[..bytes]).await.is_err() {
                     return;
                 }
