@@ -124,10 +124,13 @@ fn opened(addresses: Addresses, announce: bool) {
     }
 }
 
+/// What the drivers say of each lost connection is left out: the heartbeat says once that the database is away.
+const QUIET: &str = "deadpool=error,tokio_postgres=warn";
+
 /// `FENCEPOST_LOG` filters, else the configuration does.
 fn log_as(log: &Log) {
-    let filter =
-        EnvFilter::try_from_env("FENCEPOST_LOG").unwrap_or_else(|_| log.level.as_str().into());
+    let filter = EnvFilter::try_from_env("FENCEPOST_LOG")
+        .unwrap_or_else(|_| format!("{QUIET},{}", log.level).into());
     let base = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
