@@ -28,7 +28,7 @@ use crate::store::{Error, routes};
 type Heads = BTreeMap<i16, TaskId>;
 
 /// A route with due work that nobody can take at this moment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Sight {
     route: RouteId,
     reason: Reason,
@@ -40,7 +40,7 @@ struct Sight {
 pub struct Watch {
     patience: Duration,
     dead_after: Duration,
-    seen: HashMap<RouteId, (Instant, Heads)>,
+    seen: HashMap<RouteId, (Instant, Sight)>,
     looked_at: Option<Instant>,
     failed_beats: u64,
 }
@@ -74,14 +74,17 @@ impl Watch {
         let (mut looks_so, mut judged) = (Vec::new(), Vec::new());
         for sight in sights {
             let known = before.get(&sight.route);
-            // A full pool that goes on taking tasks serves the route, however long the line is.
+            // A full pool that goes on taking tasks serves the route, however long the line is; so does one that had
+            // no worker a look ago, and may have filled up between the reading of the line and of the workers.
             let moves = sight.reason == Reason::WorkersAtCapacity
-                && known.is_some_and(|(_, heads)| *heads != sight.heads);
+                && known.is_some_and(|(_, earlier)| {
+                    earlier.reason != sight.reason || earlier.heads != sight.heads
+                });
             let since = match known {
                 Some((since, _)) if !moves => *since,
                 _ => now,
             };
-            self.seen.insert(sight.route, (since, sight.heads.clone()));
+            self.seen.insert(sight.route, (since, sight.clone()));
             if !moves {
                 looks_so.push(sight.route);
             }

@@ -91,3 +91,12 @@ fn what_a_full_pool_moves_leaves_the_list_and_what_is_only_new_does_not() {
     let moved = watch.look(&[sight(Reason::WorkersAtCapacity, 2)], 0, later);
     assert_eq!(moved.0, Vec::<RouteId>::new());
 }
+
+#[test]
+fn workers_that_came_and_are_full_already_are_no_reason_to_judge() {
+    let mut looks = [Some((Reason::NoLiveWorkers, 1, 0)); 12];
+    for look in &mut looks[4..] {
+        *look = Some((Reason::WorkersAtCapacity, 1, 0));
+    }
+    assert_eq!(judged(&looks), [27, 30, 33], "the line must stand still for as long again");
+}
