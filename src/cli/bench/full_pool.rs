@@ -22,8 +22,8 @@ const SHORT_MS: i64 = 5;
 /// So long the tasks at the other slots run, in milliseconds, unless they are stopped.
 const LONG_MS: i64 = 3_600_000;
 
-/// A session that has fallen idle reports the last of what it has done within ten seconds; a short span is not worth
-/// that wait.
+/// A session that has fallen idle reports the last of what it has done within ten seconds, so both counts begin after
+/// that; a short span is not worth the wait.
 const LATE_REPORTS: Duration = Duration::from_secs(11);
 
 /// Between two looks whether all slots are taken.
@@ -49,13 +49,14 @@ pub(super) async fn measure(
     slots: u32,
     span: Duration,
 ) -> anyhow::Result<FullPool> {
+    let late = LATE_REPORTS.min(span);
     ground.say("an idle replica");
-    sleep(LATE_REPORTS.min(span)).await;
+    sleep(late).await;
     let idle_statements_per_s = statements(producer, span).await?;
     ground.say("a full pool");
     let mut holders = producer.fresh();
     let mut lasts = vec![LONG_MS; slots as usize - 1];
-    lasts.push(i64::try_from(span.as_millis())? + 2000);
+    lasts.push(i64::try_from((late + span).as_millis())? + 2000);
     holders.commit(queue, HOLD, &lasts).await?;
     while holders
         .states()
@@ -68,6 +69,8 @@ pub(super) async fn measure(
     }
     let mut waiting = producer.fresh();
     waiting.commit(queue, HOLD, &[SHORT_MS; WAITING]).await?;
+    // What asked for the states above is counted late.
+    sleep(late).await;
     let full_statements_per_s = statements(producer, span).await?;
     let still = waiting.states().await?;
     let all_wait = still.iter().all(|state| state.stand == Stand::Waiting);

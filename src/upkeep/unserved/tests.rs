@@ -98,5 +98,9 @@ fn workers_that_came_and_are_full_already_are_no_reason_to_judge() {
     for look in &mut looks[4..] {
         *look = Some((Reason::WorkersAtCapacity, 1, 0));
     }
-    assert_eq!(judged(&looks), [27, 30, 33], "the line must stand still for as long again");
+    assert_eq!(
+        judged(&looks),
+        [27, 30, 33],
+        "the line must stand still for as long again"
+    );
 }
