@@ -216,7 +216,9 @@ create table fencepost.fleet (
     unreachable int not null,
     slots int not null,
     free int not null,
-    max_frame_bytes bigint not null,
+    -- of the largest frame that one of them takes, 0 where none is connected so: frames in JSON are larger
+    grpc_frame_bytes bigint not null,
+    websocket_frame_bytes bigint not null,
     primary key (dispatcher, slot_group)
 );
 

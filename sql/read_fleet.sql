@@ -11,7 +11,8 @@ select
     fleet.unreachable,
     fleet.slots,
     fleet.free,
-    fleet.max_frame_bytes
+    fleet.grpc_frame_bytes,
+    fleet.websocket_frame_bytes
 from fencepost.fleet
 inner join fencepost.dispatcher on dispatcher.id = fleet.dispatcher
 where

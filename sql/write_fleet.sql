@@ -1,13 +1,14 @@
 -- Writes what differs in a replica's slot groups: $1 dispatcher; per group: $2 key, $3 namespaces as one JSON list
 -- (null for all), $4 task queue, $5 task types as one JSON list, $6 node, $7 workers, $8 unreachable ones, $9 slots,
--- $10 free slots, $11 bytes of the largest frame. Groups that are not named are gone.
+-- $10 free slots, $11 and $12 bytes of the largest frames over gRPC and WebSocket. Groups that are not named are gone.
 with gone as (
     delete from fencepost.fleet
     where fleet.dispatcher = $1::bigint and fleet.slot_group <> all($2::text[])
 )
 
 insert into fencepost.fleet (
-    dispatcher, slot_group, namespaces, task_queue, task_types, node, workers, unreachable, slots, free, max_frame_bytes
+    dispatcher, slot_group, namespaces, task_queue, task_types, node, workers, unreachable, slots, free,
+    grpc_frame_bytes, websocket_frame_bytes
 )
 select
     $1::bigint,
@@ -23,7 +24,8 @@ select
     given.unreachable,
     given.slots,
     given.free,
-    given.max_frame_bytes
+    given.grpc_frame_bytes,
+    given.websocket_frame_bytes
 from unnest(
         $2::text[],
         $3::text[],
@@ -34,9 +36,11 @@ from unnest(
         $8::int[],
         $9::int[],
         $10::int[],
-        $11::bigint[]
+        $11::bigint[],
+        $12::bigint[]
     ) as given (
-        slot_group, namespaces, task_queue, task_types, node, workers, unreachable, slots, free, max_frame_bytes
+        slot_group, namespaces, task_queue, task_types, node, workers, unreachable, slots, free,
+        grpc_frame_bytes, websocket_frame_bytes
     )
 on conflict (dispatcher, slot_group) do update
     set
@@ -44,8 +48,16 @@ on conflict (dispatcher, slot_group) do update
         unreachable = excluded.unreachable,
         slots = excluded.slots,
         free = excluded.free,
-        max_frame_bytes = excluded.max_frame_bytes
+        grpc_frame_bytes = excluded.grpc_frame_bytes,
+        websocket_frame_bytes = excluded.websocket_frame_bytes
     where
-    (fleet.workers, fleet.unreachable, fleet.slots, fleet.free, fleet.max_frame_bytes)
+    (fleet.workers, fleet.unreachable, fleet.slots, fleet.free, fleet.grpc_frame_bytes, fleet.websocket_frame_bytes)
     is distinct from
-    (excluded.workers, excluded.unreachable, excluded.slots, excluded.free, excluded.max_frame_bytes)
+    (
+        excluded.workers,
+        excluded.unreachable,
+        excluded.slots,
+        excluded.free,
+        excluded.grpc_frame_bytes,
+        excluded.websocket_frame_bytes
+    )

@@ -16,9 +16,10 @@ use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::placement::Nodes;
 use crate::domain::policy::Policy;
 use crate::domain::route::Route;
+use crate::domain::scope::Transport;
 use crate::domain::settlement::{Settlement, decide};
 use crate::domain::task::{Body, Claim};
-use crate::fleet::{Session, SessionId, Transport, Unplaced};
+use crate::fleet::{Session, SessionId, Unplaced};
 use crate::proto::json;
 use crate::proto::worker::{Task, Tasks, dispatcher_frame::Frame};
 
@@ -93,7 +94,9 @@ fn pack(
         let placed = hub.fleet.place(route, nodes, frame, Instant::now());
         let placed = placed.map_err(|unplaced| match unplaced {
             Unplaced::NobodyFree => Outcome::NotTaken,
-            Unplaced::TooLarge { bytes, largest } => too_large(hub, route, nodes, bytes, largest),
+            Unplaced::TooLarge { bytes, largest } => {
+                too_large(hub, route, nodes, (bytes, largest), frame_bytes(&task))
+            }
         })?;
         let bytes = bytes(placed.profile.transport);
         (placed, bytes)
@@ -153,23 +156,36 @@ pub(super) fn frame_bytes(task: &Task) -> impl Fn(Transport) -> usize {
     move |transport| bytes(transport) + FRAME_OVERHEAD
 }
 
-/// What becomes of a task whose frame no free worker here takes. `frame` are its bytes on the way to the one who comes
-/// nearest to taking it, `largest` what that one takes.
-fn too_large(hub: &Hub, route: &Route, nodes: Nodes<'_>, frame: usize, largest: usize) -> Outcome {
+/// What becomes of a task whose frame no free worker here takes. `nearest` are its bytes on the way to the one who
+/// comes nearest to taking it and the largest that this one takes, `frame` its bytes behind each door.
+fn too_large(
+    hub: &Hub,
+    route: &Route,
+    nodes: Nodes<'_>,
+    nearest: (usize, usize),
+    frame: impl Fn(Transport) -> usize,
+) -> Outcome {
     let elsewhere = hub.elsewhere.read();
-    let limits = elsewhere
+    let (bytes, largest) = elsewhere
         .iter()
-        .filter(|remote| remote.group.is_live() && remote.group.scope.serves(route, nodes));
-    let largest = limits
-        .map(|remote| remote.group.max_frame_bytes)
-        .fold(largest, usize::max);
-    if largest >= frame {
+        .filter(|remote| remote.group.is_live() && remote.group.scope.serves(route, nodes))
+        .flat_map(|remote| Transport::ALL.map(|door| (door, remote.group.frames.behind(door))))
+        .filter(|(_, limit)| *limit > 0)
+        .map(|(door, limit)| (frame(door), limit))
+        .fold(nearest, |best, other| {
+            if other.1 + best.0 > best.1 + other.0 {
+                other
+            } else {
+                best
+            }
+        });
+    if largest >= bytes {
         return Outcome::Misfit;
     }
     Outcome::Unservable(Failure::new(
         "frame_too_large",
         format!(
-            "The task takes a frame of {frame} bytes; the largest that a connected worker takes is {largest}."
+            "The task takes a frame of {bytes} bytes; the largest that a connected worker takes is {largest}."
         ),
     ))
 }

@@ -52,6 +52,58 @@ impl Scope {
     }
 }
 
+/// The door that a worker came in by. Its tasks go out by the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Frames in Protobuf.
+    Grpc,
+    /// Frames in JSON.
+    WebSocket,
+}
+
+impl Transport {
+    /// Every door.
+    pub const ALL: [Self; 2] = [Self::Grpc, Self::WebSocket];
+
+    /// Its name, for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Grpc => "grpc",
+            Self::WebSocket => "websocket",
+        }
+    }
+}
+
+/// Bytes in the largest frame that a worker behind each door takes; 0 where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameLimits {
+    /// Of frames in Protobuf.
+    pub grpc: usize,
+    /// Of frames in JSON.
+    pub websocket: usize,
+}
+
+impl FrameLimits {
+    /// Behind one door.
+    #[must_use]
+    pub fn behind(self, door: Transport) -> usize {
+        match door {
+            Transport::Grpc => self.grpc,
+            Transport::WebSocket => self.websocket,
+        }
+    }
+
+    /// Takes in one worker more.
+    pub fn widen(&mut self, door: Transport, bytes: usize) {
+        let limit = match door {
+            Transport::Grpc => &mut self.grpc,
+            Transport::WebSocket => &mut self.websocket,
+        };
+        *limit = bytes.max(*limit);
+    }
+}
+
 /// The workers of one scope on one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -65,8 +117,8 @@ pub struct Group {
     pub slots: u32,
     /// Free ones of these.
     pub free: u32,
-    /// Bytes in the largest frame that one of them takes.
-    pub max_frame_bytes: usize,
+    /// The largest frames that they take.
+    pub frames: FrameLimits,
 }
 
 impl Group {

@@ -8,9 +8,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::member::{Member, Reach};
-use super::session::{Profile, Session, SessionId, Transport};
+use super::session::{Profile, Session, SessionId};
 use crate::domain::placement::Nodes;
 use crate::domain::route::Route;
+use crate::domain::scope::{FrameLimits, Transport};
 use crate::domain::scope::{Group, Order, Scope, WorkerState};
 
 /// The workers connected to this replica. Clones share it.
@@ -317,10 +318,13 @@ impl Fleet {
                 unreachable: 0,
                 slots: 0,
                 free: 0,
-                max_frame_bytes: 0,
+                frames: FrameLimits::default(),
             });
             group.workers += 1;
-            group.max_frame_bytes = group.max_frame_bytes.max(member.profile.max_frame_bytes);
+            let profile = &member.profile;
+            group
+                .frames
+                .widen(profile.transport, profile.max_frame_bytes);
             if member.is_live() {
                 group.slots += member.profile.slots;
                 group.free += member.free(now);

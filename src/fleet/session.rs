@@ -3,31 +3,11 @@
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::scope::Scope;
+use crate::domain::scope::{Scope, Transport};
 use crate::proto::worker::{DispatcherFrame, dispatcher_frame::Frame};
 
 /// One worker stream. A worker that reconnects gets a new one, so a late close can't evict it.
 pub type SessionId = u64;
-
-/// The door that a worker came in by. Its tasks go out by the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// Frames in Protobuf.
-    Grpc,
-    /// Frames in JSON.
-    WebSocket,
-}
-
-impl Transport {
-    /// Its name, for people.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Grpc => "grpc",
-            Self::WebSocket => "websocket",
-        }
-    }
-}
 
 /// What a worker said of itself when it registered.
 #[derive(Clone, Debug)]

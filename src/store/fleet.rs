@@ -7,7 +7,9 @@ use deadpool_postgres::GenericClient;
 use super::{Error, millis};
 use crate::domain::id::DispatcherId;
 use crate::domain::placement::Placement;
-use crate::domain::scope::{Group, Namespaces, Order, RemoteGroup, Scope, WorkerState};
+use crate::domain::scope::{
+    FrameLimits, Group, Namespaces, Order, RemoteGroup, Scope, Transport, WorkerState,
+};
 
 const WRITE_FLEET: &str = include_str!("../../sql/write_fleet.sql");
 const READ_FLEET: &str = include_str!("../../sql/read_fleet.sql");
@@ -41,10 +43,12 @@ pub async fn write_groups(
     let count = |part: fn(&Group) -> u32| -> Vec<i32> {
         groups.iter().map(|group| int(part(group))).collect()
     };
-    let frames: Vec<i64> = groups
-        .iter()
-        .map(|group| i64::try_from(group.max_frame_bytes).unwrap_or(i64::MAX))
-        .collect();
+    let frames = |door| -> Vec<i64> {
+        let limits = groups.iter().map(|group| group.frames.behind(door));
+        limits
+            .map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
+            .collect()
+    };
     let statement = client.prepare_cached(WRITE_FLEET).await?;
     client
         .execute(
@@ -60,7 +64,8 @@ pub async fn write_groups(
                 &count(|group| group.unreachable),
                 &count(|group| group.slots),
                 &count(|group| group.free),
-                &frames,
+                &frames(Transport::Grpc),
+                &frames(Transport::WebSocket),
             ],
         )
         .await?;
@@ -80,6 +85,7 @@ pub async fn read_groups(
         .await?;
     let groups = rows.iter().map(|row| {
         let count = |column| u32::try_from(row.get::<_, i32>(column)).unwrap_or(0);
+        let bytes = |column| usize::try_from(row.get::<_, i64>(column)).unwrap_or(0);
         let namespaces: Option<Vec<String>> = row.get("namespaces");
         RemoteGroup {
             dispatcher: row.get("dispatcher"),
@@ -100,7 +106,10 @@ pub async fn read_groups(
                 unreachable: count("unreachable"),
                 slots: count("slots"),
                 free: count("free"),
-                max_frame_bytes: usize::try_from(row.get::<_, i64>("max_frame_bytes")).unwrap_or(0),
+                frames: FrameLimits {
+                    grpc: bytes("grpc_frame_bytes"),
+                    websocket: bytes("websocket_frame_bytes"),
+                },
             },
         }
     });

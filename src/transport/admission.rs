@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::domain::id::Token;
 use crate::domain::placement::Placement;
+use crate::domain::scope::Transport;
 use crate::domain::scope::{Namespaces, Order, Scope};
-use crate::fleet::{Profile, Transport};
+use crate::fleet::Profile;
 use crate::proto::worker::Register;
 
 /// The version of the protocol that this program speaks.

@@ -9,7 +9,7 @@ use super::admission::{Admitted, Denied, admit, check_met};
 use super::session::Settings;
 use crate::dispatch::{CurrentHub, DATABASE_DEADLINE, Hub};
 use crate::domain::scope::Namespaces;
-use crate::fleet::Transport;
+use crate::domain::scope::Transport;
 use crate::proto::worker::worker_frame::Frame;
 use crate::proto::worker::{Register, WorkerFrame};
 use crate::store::fleet::{self, Met};

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::admission::{self, Denied};
 use super::entry::{self, Entry};
 use super::session;
-use crate::fleet::Transport;
+use crate::domain::scope::Transport;
 use crate::proto::worker::worker_service_server::{WorkerService, WorkerServiceServer};
 use crate::proto::worker::{DispatcherFrame, WorkerFrame};
 

@@ -25,7 +25,7 @@ use super::admission::{Admitted, Denied, Status};
 use super::entry::{self, Entry};
 use super::session::{self, Opened};
 use crate::dispatch::Hub;
-use crate::fleet::Transport;
+use crate::domain::scope::Transport;
 use crate::proto::json;
 use crate::proto::worker::WorkerFrame;
 use close::{Close, Code};

@@ -13,8 +13,9 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message, http};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::support::tasks::{CANCELLED, DONE, FAILED, ended, enqueue, live};
-use crate::support::{Replica, ScriptedWorker, TestDb, scripted_worker};
+use crate::lifecycle::SHORT;
+use crate::support::tasks::{CANCELLED, DONE, FAILED, count, ended, enqueue, live};
+use crate::support::{Replica, ScriptedWorker, TestDb, eventually, scripted_worker};
 
 /// No step of a script takes longer, unless something is broken.
 const STEP: Duration = Duration::from_secs(20);
@@ -567,6 +568,42 @@ async fn a_message_above_the_limit_ends_the_stream_and_a_task_above_it_is_not_se
         .unwrap()
         .get(0);
     assert_eq!(grpc.accept_next().await.task_id, large);
+}
+
+#[tokio::test]
+async fn a_task_that_no_door_of_any_replica_takes_is_a_dead_letter() {
+    let stage = Stage::set(&SHORT).await;
+    let other = Replica::start(&stage.test_db.url(), &SHORT).await;
+    let narrow = with(registration(), "max_frame_bytes", json!("50000"));
+    let mut narrow = JsonWorker::register(&other, narrow).await;
+    enqueue(&stage.db, "").await;
+    narrow.accept_next().await;
+    let register = fencepost::proto::worker::Register {
+        max_frame_bytes: 8192,
+        ..scripted_worker::register()
+    };
+    let _grpc = ScriptedWorker::connect_as(&stage.replica.url(), register).await;
+    // Each replica knows of the other's workers once it has beaten after they were written down.
+    let groups = "select count(*) from fencepost.fleet";
+    eventually(STEP, async || {
+        (count(&stage.db, groups).await == 2).then_some(())
+    })
+    .await;
+    let beats = "select min(beat) from fencepost.dispatcher";
+    let before = count(&stage.db, beats).await;
+    eventually(STEP, async || {
+        (count(&stage.db, beats).await > before + 1).then_some(())
+    })
+    .await;
+
+    // 40,000 bytes would fit the one behind the WebSocket, were they not base64 there.
+    let call = "select task_id from fencepost.enqueue_bytes('q', 't', decode(repeat('ff', 40000), 'hex'), 'image/png')";
+    let large: i64 = stage.db.query_one(call, &[]).await.unwrap().get(0);
+    let end = ended(&stage.db, large).await;
+    assert_eq!(
+        (end.state, end.class.as_deref()),
+        (FAILED, Some("frame_too_large"))
+    );
 }
 
 #[tokio::test]

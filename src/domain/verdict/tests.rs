@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::placement::Placement;
-use crate::domain::scope::{Namespaces, Scope};
+use crate::domain::scope::{FrameLimits, Namespaces, Scope};
 
 fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(ToString::to_string).collect()
@@ -23,7 +23,7 @@ fn group(types: &[&str], node: &str, numbers: (u32, u32, u32, u32)) -> Group {
         unreachable: numbers.1,
         slots: numbers.2,
         free: numbers.3,
-        max_frame_bytes: 1,
+        frames: FrameLimits::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::domain::scope::Namespaces;
-use crate::fleet::Transport;
+use crate::domain::scope::Transport;
 use crate::fleet::member::REFUSAL_WAIT;
 
 fn scope(types: &[&str], node: &str) -> Scope {
