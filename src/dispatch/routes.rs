@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use deadpool_postgres::GenericClient;
 use parking_lot::Mutex;
 
 use super::hub::DATABASE_DEADLINE;
@@ -27,22 +28,48 @@ impl Routes {
         wanted: impl IntoIterator<Item = RouteId>,
     ) -> Result<HashMap<RouteId, Arc<Route>>, store::Error> {
         let wanted: Vec<RouteId> = wanted.into_iter().collect();
-        let unknown: Vec<RouteId> = {
-            let known = self.known.lock();
-            wanted
-                .iter()
-                .filter(|id| !known.contains_key(id))
-                .copied()
-                .collect()
-        };
+        let unknown = self.unknown(&wanted);
         if !unknown.is_empty() {
             self.read(pool, unknown).await?;
         }
+        Ok(self.known(&wanted))
+    }
+
+    /// As [`Routes::get`], by a connection that is at hand.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn get_by(
+        &self,
+        client: &impl GenericClient,
+        wanted: &[RouteId],
+    ) -> Result<HashMap<RouteId, Arc<Route>>, store::Error> {
+        let unknown = self.unknown(wanted);
+        if !unknown.is_empty() {
+            self.learn(store::routes::read(client, &unknown).await?);
+        }
+        Ok(self.known(wanted))
+    }
+
+    fn unknown(&self, wanted: &[RouteId]) -> Vec<RouteId> {
         let known = self.known.lock();
-        Ok(wanted
+        let unknown = wanted.iter().filter(|id| !known.contains_key(id));
+        unknown.copied().collect()
+    }
+
+    fn known(&self, wanted: &[RouteId]) -> HashMap<RouteId, Arc<Route>> {
+        let known = self.known.lock();
+        let found = wanted
             .iter()
-            .filter_map(|id| Some((*id, Arc::clone(known.get(id)?))))
-            .collect())
+            .filter_map(|id| Some((*id, Arc::clone(known.get(id)?))));
+        found.collect()
+    }
+
+    fn learn(&self, routes: Vec<Route>) {
+        let mut known = self.known.lock();
+        for route in routes {
+            known.insert(route.id, Arc::new(route));
+        }
     }
 
     /// Reads all known routes again, so that changed settings take effect.
@@ -64,10 +91,7 @@ impl Routes {
                 Box::pin(async move { store::routes::read(client, &ids).await })
             })
             .await?;
-        let mut known = self.known.lock();
-        for route in routes {
-            known.insert(route.id, Arc::new(route));
-        }
+        self.learn(routes);
         Ok(())
     }
 }

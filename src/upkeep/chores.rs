@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::GenericClient;
+use parking_lot::Mutex;
 
 use super::unserved::{self, Watch};
 use crate::dispatch::settler;
@@ -27,7 +28,8 @@ const DAYS_AHEAD: i32 = 14;
 pub async fn run(hub: Arc<Hub>, tick: Duration) {
     let mut partitions_at = Instant::now();
     let ended = hub.ended.clone();
-    let mut watch = Watch::new(hub.settings.dead_after, hub.settings.reconnect_grace);
+    let watch = Watch::new(hub.settings.dead_after, hub.settings.reconnect_grace);
+    let watch = Arc::new(Mutex::new(watch));
     let mut wait = tick;
     loop {
         let jittered = wait.mul_f64(0.8 + 0.4 * fastrand::f64());
@@ -39,7 +41,7 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
             return;
         }
         let partitions = Instant::now() >= partitions_at;
-        wait = match do_chores(&hub, &mut watch, partitions).await {
+        wait = match do_chores(&hub, &watch, partitions).await {
             Ok(done) => {
                 if partitions && done.raised {
                     partitions_at = Instant::now() + PARTITIONS_EVERY;
@@ -56,17 +58,23 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
 }
 
 /// One tick.
-async fn do_chores(hub: &Hub, watch: &mut Watch, partitions: bool) -> Result<Tick, Error> {
+async fn do_chores(
+    hub: &Arc<Hub>,
+    watch: &Arc<Mutex<Watch>>,
+    partitions: bool,
+) -> Result<Tick, Error> {
     hub.routes.refresh(&hub.pool).await?;
-    let unserved = unserved::look(hub, watch).await?;
     hub.direct.refresh(&hub.pool).await?;
     let (defaults, max_losses) = (hub.settings.defaults, hub.settings.max_losses);
+    let (looking, watch) = (Arc::clone(hub), Arc::clone(watch));
     let (moved, failed) = hub
         .pool
         .run(DATABASE_DEADLINE, move |client| {
             Box::pin(async move {
                 let transaction = client.transaction().await?;
-                if !upkeep::try_chores(&transaction).await? {
+                let won = upkeep::try_chores(&transaction).await?;
+                let unserved = unserved::look(&transaction, &looking, &watch).await?;
+                if !won {
                     return Ok((Vec::new(), 0));
                 }
                 let mut moved = rearm(&transaction, max_losses).await?;

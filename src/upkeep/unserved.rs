@@ -3,26 +3,27 @@
 //!
 //! A route is judged after it has looked unserved for the death time of a replica and the reconnect grace of a worker,
 //! during which this replica's own heartbeats never failed: whoever served it may only be changing over. Every replica
-//! watches; the one that wins the tick writes.
+//! watches; the one that wins the tick looks under the chores' lock, and writes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::GenericClient;
+use parking_lot::Mutex;
 
 use super::chores::{ANY_POLICY, BATCH, policies, to_return};
-use crate::dispatch::{DATABASE_DEADLINE, Hub};
+use crate::dispatch::Hub;
 use crate::domain::id::{NOBODY, RouteId, TaskId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::policy::{Defaults, Policy};
 use crate::domain::route::{Route, Unserved};
-use crate::domain::scope::Group;
+use crate::domain::scope::{self, Group};
 use crate::domain::settlement::decide;
 use crate::domain::verdict::{self, Facts, Reason};
 use crate::store::settle::{self, Return, Returned};
 use crate::store::unserved::{self as store, Judged, Stuck};
-use crate::store::{Error, routes};
+use crate::store::{Error, fleet, routes};
 
 /// The first due task of each lane of a route.
 type Heads = BTreeMap<i16, TaskId>;
@@ -109,27 +110,35 @@ pub(super) struct Looked {
     groups: Vec<Group>,
 }
 
-/// Looks at every route that has due work.
-pub(super) async fn look(hub: &Hub, watch: &mut Watch) -> Result<Looked, Error> {
-    let lanes = hub
-        .pool
-        .run(DATABASE_DEADLINE, |client| {
-            Box::pin(async move { routes::find_due(client).await })
-        })
-        .await?;
+/// Looks at every route that has due work. Workers are those that the replicas have written down: all replicas see
+/// the same ones, so what one has listed for a reason is not unlisted or renamed by another one that knows less.
+pub(super) async fn look(
+    client: &impl GenericClient,
+    hub: &Hub,
+    watch: &Mutex<Watch>,
+) -> Result<Looked, Error> {
+    let lanes = routes::find_due(client).await?;
     let mut heads: BTreeMap<RouteId, Heads> = BTreeMap::new();
     let mut due: HashSet<RouteId> = HashSet::new();
-    for lane in &lanes {
-        if lane.due_in.is_zero() {
-            due.insert(lane.route);
-        }
-        if lane.due_in.is_zero() || watch.seen.contains_key(&lane.route) {
-            let lanes = heads.entry(lane.route).or_default();
-            lanes.insert(lane.priority, lane.head);
+    {
+        let watch = watch.lock();
+        for lane in &lanes {
+            if lane.due_in.is_zero() {
+                due.insert(lane.route);
+            }
+            if lane.due_in.is_zero() || watch.seen.contains_key(&lane.route) {
+                let lanes = heads.entry(lane.route).or_default();
+                lanes.insert(lane.priority, lane.head);
+            }
         }
     }
-    let known = hub.routes.get(&hub.pool, heads.keys().copied()).await?;
-    let groups = hub.groups();
+    let wanted: Vec<RouteId> = heads.keys().copied().collect();
+    let known = hub.routes.get_by(client, &wanted).await?;
+    let groups = if known.is_empty() {
+        Vec::new()
+    } else {
+        scope::staying(&fleet::read_groups(client, None, None).await?).collect()
+    };
     let sights = heads.into_iter().filter_map(|(id, heads)| {
         let route = known.get(&id).filter(|route| {
             // What a strict route puts back is not due for a while, and nobody serves the route all the same.
@@ -144,7 +153,9 @@ pub(super) async fn look(hub: &Hub, watch: &mut Watch) -> Result<Looked, Error> 
         })
     });
     let sights: Vec<Sight> = sights.collect();
-    let (looks_so, judged) = watch.look(&sights, hub.fitness.failed_beats(), Instant::now());
+    let (looks_so, judged) = watch
+        .lock()
+        .look(&sights, hub.fitness.failed_beats(), Instant::now());
     Ok(Looked {
         looks_so,
         judged,

@@ -83,7 +83,9 @@ async fn the_list_spans_all_replicas_and_is_empty_when_all_is_well() {
     assert_eq!(
         said("nobody serves this queue;"),
         2,
-        "one line for each news"
+        "one line for each news: {}\n{}",
+        first.log(),
+        second.log()
     );
     for id in ids {
         assert_eq!(ended(&db, id).await.attempt, 0, "waiting has cost nothing");
