@@ -235,8 +235,9 @@ begin
                     then 12
                 when given.settle not in ('completed', 'accepted') then 13
                 when given.concurrency_key is not null and not fencepost.is_name(given.concurrency_key) then 14
-                when given.labels <> '{}' and not fencepost.are_labels(given.labels) then 15
-                when given.options <> '{}' and not fencepost.are_options(given.options) then 16
+                -- With a null in front, AND would go on and call the function for every task.
+                when given.labels is not null and given.labels <> '{}' and not fencepost.are_labels(given.labels) then 15
+                when given.options is not null and given.options <> '{}' and not fencepost.are_options(given.options) then 16
                 -- no node is null: the empty one would be a second name for it
                 when given.node = '' then 17
             end as rule
