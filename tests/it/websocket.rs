@@ -572,8 +572,8 @@ async fn a_message_above_the_limit_ends_the_stream_and_a_task_above_it_is_not_se
 
 #[tokio::test]
 async fn a_task_that_no_door_of_any_replica_takes_is_a_dead_letter() {
-    let stage = Stage::set(&SHORT).await;
-    let other = Replica::start(&stage.test_db.url(), &SHORT).await;
+    let stage = Stage::set(SHORT).await;
+    let other = Replica::start(&stage.test_db.url(), SHORT).await;
     let narrow = with(registration(), "max_frame_bytes", json!("50000"));
     let mut narrow = JsonWorker::register(&other, narrow).await;
     enqueue(&stage.db, "").await;
