@@ -155,7 +155,11 @@ create table fencepost.dead_letter (
     cause text not null,
     error_class text not null,
     error_message text,
+    -- the owner has taken the matter up; redriving it needs force
     judged boolean not null default false,
+    -- when the owner's webhook took it, or why telling was given up
+    told_at timestamptz,
+    tell_error text,
     redriven_as bigint,
     max_attempts int,
     run_timeout_ms int,

@@ -180,6 +180,37 @@ buried as (
             limit 1
         ) as task
     where judged.goes = 'dead'
+),
+
+-- Namespaces that want to know of their dead letters have few of them, the others none.
+told as (
+    insert into fencepost.dead_letter_event (letter_id, namespace_id, kind)
+    select
+        judged.id,
+        owner.namespace_id,
+        way.kind
+    from judged
+    cross join
+        lateral (
+            select route.namespace_id
+            from fencepost.route
+            where route.route_id = judged.route_id
+            limit 1
+        ) as home
+    cross join
+        lateral (
+            select hook.*
+            from fencepost.dead_letter_hook as hook
+            where hook.namespace_id = home.namespace_id
+            limit 1
+        ) as owner
+    cross join
+        lateral (
+            values
+            ('notify', owner.notify),
+            ('webhook', owner.webhook is not null)
+        ) as way (kind, wanted)
+    where judged.goes = 'dead' and way.wanted
 )
 
 select

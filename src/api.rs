@@ -1,6 +1,7 @@
 //! What producers can ask for, the same through every door: [`State`] does it, [`http`] and [`grpc`] translate,
 //! and one [`Error`] says what is wrong.
 
+pub mod dead_letters;
 mod duration;
 mod error;
 mod execute;

@@ -2,6 +2,7 @@
 
 pub mod bench;
 mod database;
+pub mod dead_letter;
 pub mod demo;
 pub mod enqueue;
 pub mod healthcheck;
@@ -51,6 +52,9 @@ pub enum Command {
     Enqueue(Box<enqueue::Args>),
     /// Look at tasks, ask why they do not run, and cancel them
     Task(task::Args),
+    /// Look at dead letters, make new tasks of them, discard them
+    #[command(visible_alias = "dead")]
+    DeadLetter(dead_letter::Args),
     /// Look at queues, find those that nobody serves, and declare them
     Queue(queue::Args),
     /// Look at namespaces and set where their tasks run
@@ -86,6 +90,7 @@ pub async fn run(cli: Cli) -> u8 {
         Command::Migrate(args) => migrate::run(args).await,
         Command::Enqueue(args) => enqueue::run(*args).await,
         Command::Task(args) => task::run(args).await,
+        Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::Namespace(args) => namespace::run(args).await,
         Command::Workers(args) => workers::run(args).await,

@@ -4,15 +4,18 @@ use std::time::Duration;
 
 pub mod bench;
 pub mod claim;
+pub mod dead_letters;
 pub mod demo;
 pub mod dispatchers;
 pub mod enqueue;
 mod error;
 pub mod fleet;
+pub mod letter_events;
 pub mod listen;
 pub mod migrate;
 mod pool;
 pub mod queues;
+pub mod redrives;
 pub mod routes;
 mod settings;
 pub mod settle;

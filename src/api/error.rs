@@ -82,6 +82,11 @@ pub const CODES: &[Code] = &[
     code("FP-016", "result_too_large", Kind::Invalid),
     code("FP-017", "invalid_placement", Kind::Invalid),
     code("FP-018", "invalid_policy", Kind::Invalid),
+    code("FP-040", "invalid_filter", Kind::Invalid),
+    code("FP-041", "filter_empty", Kind::Invalid),
+    code("FP-042", "invalid_redrive", Kind::Invalid),
+    code("FP-043", "redrive_over", Kind::Precondition),
+    code("FP-044", "invalid_webhook", Kind::Invalid),
     code("FP-101", "invalid_body", Kind::Invalid),
     code("FP-102", "unknown_field", Kind::Invalid),
     code("FP-103", "invalid_value", Kind::Invalid),
@@ -104,6 +109,8 @@ pub const CODES: &[Code] = &[
     code("FP-124", "task_rejected", Kind::Rejected),
     code("FP-125", "connection_lost", Kind::UnknownOutcome),
     code("FP-126", "frame_too_large", Kind::TooLarge),
+    code("FP-130", "dead_letter_not_found", Kind::NotFound),
+    code("FP-131", "redrive_not_found", Kind::NotFound),
 ];
 
 /// Why a call has no result, for whoever made it.

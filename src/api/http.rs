@@ -1,6 +1,7 @@
 //! The producers' and operators' door over HTTP: translation only. Errors are problem+json, ids are strings.
 
 mod body;
+mod dead_letters;
 mod execute;
 mod operators;
 mod tasks;
@@ -38,6 +39,7 @@ pub fn router(state: State) -> Router {
             "/v1/workers/{identity}/{action}",
             post(operators::order_worker),
         )
+        .merge(dead_letter_routes())
         .layer(middleware::from_fn_with_state(state.limits.request, within));
     let waits = Router::new()
         .route("/v1/tasks/{id}/wait", get(tasks::wait))
@@ -60,6 +62,20 @@ pub fn router(state: State) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state)
+}
+
+fn dead_letter_routes() -> Router<State> {
+    Router::new()
+        .route("/v1/dead-letters", get(dead_letters::list))
+        .route("/v1/dead-letters/{id}", get(dead_letters::read))
+        .route("/v1/dead-letters/redrive", post(dead_letters::redrive))
+        .route("/v1/dead-letters/discard", post(dead_letters::discard))
+        .route("/v1/redrives", get(dead_letters::redrives))
+        .route("/v1/redrives/{id}", get(dead_letters::read_redrive))
+        .route(
+            "/v1/redrives/{id}/{action}",
+            post(dead_letters::change_redrive),
+        )
 }
 
 /// Ends a request whose time is over, a body that trickles in included. Database work that it has begun goes on

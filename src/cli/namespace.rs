@@ -1,11 +1,13 @@
 //! `fencepost namespace`: list, set.
 
 use clap::Subcommand;
+use secrecy::SecretString;
 
 use super::Usage;
 use super::database::Database;
 use super::output::{self, Output};
 use crate::api::NamespaceView;
+use crate::store::letter_events::Hook;
 use crate::store::queues::NamespaceSettings;
 
 /// What to do with namespaces.
@@ -42,6 +44,15 @@ struct Set {
     /// Whether it takes tasks for declared queues only
     #[arg(long, value_name = "true|false")]
     require_declared_queues: Option<bool>,
+    /// POST its dead letters there, signed; none ends it
+    #[arg(long, value_name = "URL|none")]
+    dead_letter_webhook: Option<String>,
+    /// The environment variable with the secret that signs them, 16 characters or more; it is never shown again
+    #[arg(long, value_name = "NAME")]
+    secret_env: Option<String>,
+    /// NOTIFY `fencepost_dead_letters` of its dead letters
+    #[arg(long, value_name = "true|false")]
+    dead_letter_notify: Option<bool>,
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -79,8 +90,24 @@ fn placement(text: &str) -> Result<serde_json::Value, Usage> {
     }
 }
 
+/// Not an argument of its own, which everybody on this machine could see.
+fn secret(variable: &str) -> Result<SecretString, Usage> {
+    let secret = std::env::var(variable);
+    let secret =
+        secret.map_err(|_| Usage(format!("the environment has no variable {variable}")))?;
+    Ok(secret.into())
+}
+
 async fn set(args: Set) -> anyhow::Result<u8> {
-    if args.placement.is_none() && args.require_declared_queues.is_none() {
+    let hook = Hook {
+        webhook: args.dead_letter_webhook.map(|url| match url.as_str() {
+            "none" => String::new(),
+            _ => url,
+        }),
+        secret: args.secret_env.as_deref().map(secret).transpose()?,
+        notify: args.dead_letter_notify,
+    };
+    if args.placement.is_none() && args.require_declared_queues.is_none() && hook.is_empty() {
         return Err(
             Usage("nothing to set; see `fencepost namespace set --help`".to_owned()).into(),
         );
@@ -88,6 +115,7 @@ async fn set(args: Set) -> anyhow::Result<u8> {
     let settings = NamespaceSettings {
         placement: args.placement.map(|placement| placement.to_string().into()),
         require_declared_queues: args.require_declared_queues,
+        hook,
     };
     let state = args.database.open()?.state;
     let namespace = state.set_namespace(args.name, settings).await?;
@@ -108,7 +136,13 @@ fn show(how: Output, namespaces: Vec<NamespaceView>) -> anyhow::Result<u8> {
     if namespaces.is_empty() {
         return Ok(0);
     }
-    let mut table = output::table(&["namespace", "placement", "declared queues only", "paused"]);
+    let mut table = output::table(&[
+        "namespace",
+        "placement",
+        "declared queues only",
+        "paused",
+        "dead letters to",
+    ]);
     for namespace in namespaces {
         let yes = |is: bool| if is { "yes" } else { "no" };
         let placement = namespace
@@ -120,6 +154,7 @@ fn show(how: Output, namespaces: Vec<NamespaceView>) -> anyhow::Result<u8> {
             placement.unwrap_or_default(),
             yes(namespace.require_declared_queues),
             yes(namespace.paused),
+            namespace.dead_letter_webhook.as_deref().unwrap_or_default(),
         ]);
     }
     output::line(&table.to_string())?;

@@ -21,6 +21,8 @@ pub struct Pending {
 pub struct Wakes {
     pending: Mutex<Pending>,
     notify: Notify,
+    redrives: Notify,
+    letters: Notify,
 }
 
 impl Wakes {
@@ -34,6 +36,26 @@ impl Wakes {
     pub fn everything(&self) {
         self.pending.lock().everything = true;
         self.notify.notify_one();
+    }
+
+    /// A redrive may go on.
+    pub fn redrive(&self) {
+        self.redrives.notify_one();
+    }
+
+    /// Waits for [`Wakes::redrive`]; what came since the last wait counts.
+    pub async fn redrive_due(&self) {
+        self.redrives.notified().await;
+    }
+
+    /// A task has become a dead letter, and its owner may want to know.
+    pub fn letter(&self) {
+        self.letters.notify_one();
+    }
+
+    /// Waits for [`Wakes::letter`]; what came since the last wait counts.
+    pub async fn letter_due(&self) {
+        self.letters.notified().await;
     }
 
     /// Takes what has come up.

@@ -12,7 +12,7 @@ use super::{Error, Replica};
 use crate::dispatch::{self, BootTime, DATABASE_DEADLINE, Hub, direct, reconcile, sweep, watchdog};
 use crate::domain::id::DispatcherId;
 use crate::store::{self, dispatchers, upkeep};
-use crate::upkeep::{chores, heartbeat, listener};
+use crate::upkeep::{chores, heartbeat, listener, owners, redrives};
 
 /// Waits between two tries to register.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
@@ -95,6 +95,8 @@ fn start_loops(replica: &Replica, hub: &Arc<Hub>) -> Loops {
     endless(Box::pin(watchdog::run(Arc::clone(hub))));
     endless(Box::pin(reconcile::run(Arc::clone(hub))));
     endless(Box::pin(chores::run(Arc::clone(hub), beat)));
+    endless(Box::pin(redrives::run(Arc::clone(hub), beat)));
+    endless(Box::pin(owners::run(Arc::clone(hub), beat)));
     if hub.settings.listen {
         endless(Box::pin(listener::run(Arc::clone(hub))));
     }

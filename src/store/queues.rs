@@ -2,6 +2,7 @@
 
 use tokio_postgres::Row;
 
+use super::letter_events::{self, Hook};
 use super::{Client, Error, storable};
 use crate::domain::id::RouteId;
 
@@ -116,6 +117,10 @@ pub struct Namespace {
     pub weight: i32,
     /// Tasks that may be claimed at the same time over all replicas.
     pub max_in_flight: Option<i32>,
+    /// Where its dead letters are posted to.
+    pub webhook: Option<String>,
+    /// Whether its dead letters are notified of.
+    pub notify: bool,
 }
 
 /// Lists namespaces by name, or one of them.
@@ -136,28 +141,33 @@ pub async fn list_namespaces(
             paused: row.try_get("paused")?,
             weight: row.try_get("weight")?,
             max_in_flight: row.try_get("max_in_flight")?,
+            webhook: row.try_get("dead_letter_webhook")?,
+            notify: row.try_get("dead_letter_notify")?,
         })
     });
     namespaces.collect()
 }
 
 /// What to set of a namespace; none keeps what is there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct NamespaceSettings {
     /// JSON that the database judges.
     pub placement: Option<Vec<u8>>,
     /// Whether it takes tasks for declared queues only.
     pub require_declared_queues: Option<bool>,
+    /// Whom it tells of its dead letters.
+    pub hook: Hook,
 }
 
-/// Sets what is given of a namespace, which is made if it is new.
+/// Sets what is given of a namespace, which is made if it is new: all of it or, where something is refused, nothing.
 pub async fn set_namespace(
-    client: &Client,
+    client: &mut Client,
     name: &str,
     settings: &NamespaceSettings,
 ) -> Result<(), Error> {
-    let statement = client.prepare_cached(SET_NAMESPACE).await?;
-    client
+    let transaction = client.transaction().await?;
+    let statement = transaction.prepare_cached(SET_NAMESPACE).await?;
+    transaction
         .query(
             &statement,
             &[
@@ -167,5 +177,9 @@ pub async fn set_namespace(
             ],
         )
         .await?;
+    if !settings.hook.is_empty() {
+        letter_events::set_hook(&transaction, name, &settings.hook).await?;
+    }
+    transaction.commit().await?;
     Ok(())
 }

@@ -89,6 +89,9 @@ async fn do_chores(
     for task in moved.iter().filter(|task| task.goes == Goes::Ready) {
         hub.wakes.route(task.route, true);
     }
+    if failed > 0 || moved.iter().any(|task| task.goes == Goes::Dead) {
+        hub.wakes.letter();
+    }
     let own = hub.dispatcher;
     let mut ready: Vec<RouteId> = moved.iter().map(|task| task.route).collect();
     ready.sort_unstable();

@@ -71,8 +71,13 @@ async fn listen_once(hub: &Hub, wait: &mut Duration) -> Result<(), store::Error>
     }
 }
 
-/// A payload is a route's number, followed by `back` where rows were put back. Anything else is from a newer release.
+/// A payload is a route's number, followed by `back` where rows were put back, or `redrive` where one may go on.
+/// Anything else is from a newer release.
 fn take_up(hub: &Hub, payload: &str) {
+    if payload == "redrive" {
+        hub.wakes.redrive();
+        return;
+    }
     let (route, back) = match payload.split_once(' ') {
         Some((route, "back")) => (route, true),
         Some(_) => return,

@@ -111,6 +111,15 @@ pub(super) async fn set_namespace(
             "require_declared_queues" => {
                 settings.require_declared_queues = typed(&field, &value, "true or false")?;
             }
+            "dead_letter_webhook" => {
+                settings.hook.webhook = typed(&field, &value, "a string")?;
+            }
+            "dead_letter_webhook_secret" => {
+                settings.hook.secret = typed::<String>(&field, &value, "a string")?.map(Into::into);
+            }
+            "dead_letter_notify" => {
+                settings.hook.notify = typed(&field, &value, "true or false")?;
+            }
             _ => return Err(Error::unknown_field(&field)),
         }
     }
@@ -168,7 +177,7 @@ pub(super) async fn order_worker(
 }
 
 /// The members of the one object that a body must be.
-fn one_object(body: &Bytes) -> Result<Members, Error> {
+pub(super) fn one_object(body: &Bytes) -> Result<Members, Error> {
     let split = body::split(body)?;
     let members = match split.objects.into_iter().next() {
         Some(members) if !split.is_list => members,

@@ -237,6 +237,10 @@ pub struct NamespaceView {
     pub weight: i32,
     /// Tasks that may be claimed at the same time over all replicas.
     pub max_in_flight: Option<i32>,
+    /// Where its dead letters are posted to.
+    pub dead_letter_webhook: Option<String>,
+    /// Whether its dead letters are notified of.
+    pub dead_letter_notify: bool,
 }
 
 impl From<Namespace> for NamespaceView {
@@ -248,6 +252,8 @@ impl From<Namespace> for NamespaceView {
             paused: namespace.paused,
             weight: namespace.weight,
             max_in_flight: namespace.max_in_flight,
+            dead_letter_webhook: namespace.webhook,
+            dead_letter_notify: namespace.notify,
         }
     }
 }

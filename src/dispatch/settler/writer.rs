@@ -100,6 +100,9 @@ impl Writer {
             })
             .map(|report| report.token.id)
             .collect();
+        if returned.iter().any(|task| task.goes == Goes::Dead) {
+            self.slow.wakes.letter();
+        }
         let ready = returned.iter().filter(|task| task.goes == Goes::Ready);
         let mut routes: Vec<RouteId> = Vec::new();
         for task in ready {
