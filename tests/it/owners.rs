@@ -72,10 +72,7 @@ impl Owner {
                 value.unwrap_or_default().to_owned()
             };
             assert_eq!(header("content-type"), "application/json");
-            let (event, signature) = (
-                header("fencepost-event-id"),
-                header("fencepost-signature"),
-            );
+            let (event, signature) = (header("fencepost-event-id"), header("fencepost-signature"));
             let (reply, answer) = oneshot::channel();
             let post = Post {
                 event,
