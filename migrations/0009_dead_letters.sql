@@ -534,9 +534,9 @@ begin
 end
 $$;
 
--- What the first tasks of a redrive came to: null while their ends are awaited, 'passed', or why it must halt. One
+-- What the first tasks of a redrive came to: it waits for their ends, halts, or they have passed; and a sentence. One
 -- whose history is gone has ended, and not by dying again.
-create function fencepost.judge_canary(operation fencepost.redrive) returns text
+create function fencepost.judge_canary(operation fencepost.redrive, out verdict text, out detail text)
 language plpgsql stable
 as $$
 declare
@@ -552,11 +552,16 @@ begin
         select outcome.state from fencepost.outcome where outcome.id = item.task_id limit 1
     ) as ended on true
     where item.redrive_id = operation.redrive_id and item.letter_id <= operation.cursor and item.task_id is not null;
-    return case
-        when died > operation.canary_share * operation.redriven
-            then format('%s of the first %s have died again', died, operation.redriven)
-        when waiting = 0 then 'passed'
-    end;
+    if died > operation.canary_share * operation.redriven then
+        verdict := 'halts';
+        detail := format('%s of the first %s have died again', died, operation.redriven);
+    elsif waiting > 0 then
+        verdict := 'waits';
+        detail := format('waits for the ends of %s of the first %s', waiting, operation.redriven);
+    else
+        verdict := 'passed';
+        detail := '';
+    end if;
 end
 $$;
 
@@ -573,7 +578,7 @@ declare
     window_start timestamptz;
     moment timestamptz := clock_timestamp();
     quota bigint := batch;
-    verdict text;
+    canary record;
     counts record;
 begin
     select redrive.* into operation
@@ -591,13 +596,13 @@ begin
         quota := least(quota, operation.canary - operation.redriven);
         -- All of them, or all that there were.
         if quota <= 0 then
-            verdict := fencepost.judge_canary(operation);
+            select judged.verdict, judged.detail into canary from fencepost.judge_canary(operation) as judged;
             update fencepost.redrive
             set
-                canary_passed = coalesce(verdict = 'passed', false),
-                state = case when verdict <> 'passed' then 'halted' else redrive.state end,
-                detail = case when verdict <> 'passed' then verdict else redrive.detail end,
-                next_at = moment + case when verdict is null then interval '1 second' else interval '0' end,
+                canary_passed = canary.verdict = 'passed',
+                state = case when canary.verdict = 'halts' then 'halted' else redrive.state end,
+                detail = canary.detail,
+                next_at = moment + case when canary.verdict = 'waits' then interval '1 second' else interval '0' end,
                 updated_at = moment
             where redrive.redrive_id = operation.redrive_id
             returning redrive.state into state;

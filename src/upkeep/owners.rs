@@ -25,6 +25,8 @@ const FLIGHTS: usize = 64;
 const EACH: usize = 4;
 /// Nobody else tries an event for so long: longer than a try, so that only a crash leaves one to others.
 const LEASE: Duration = Duration::from_secs(60);
+/// Between two looks at least: where tasks die in numbers, one look serves many.
+const GAP: Duration = Duration::from_millis(100);
 /// The waits between tries, fully jittered.
 const BACKOFF: Backoff = Backoff {
     base: Duration::from_secs(1),
@@ -46,9 +48,11 @@ async fn tell_all(hub: &Hub, tick: Duration) {
     let mut flights: JoinSet<(i32, Option<Duration>)> = JoinSet::new();
     let mut busy: HashMap<i32, usize> = HashMap::new();
     let mut look_at = Instant::now();
+    let mut looked = look_at;
     loop {
         if Instant::now() >= look_at {
-            look_at = Instant::now() + tick.mul_f64(0.8 + 0.4 * fastrand::f64());
+            looked = Instant::now();
+            look_at = looked + tick.mul_f64(0.8 + 0.4 * fastrand::f64());
             match look(&hub.pool, &busy, flights.len()).await {
                 Ok(events) => {
                     for event in events {
@@ -61,16 +65,21 @@ async fn tell_all(hub: &Hub, tick: Duration) {
         }
         tokio::select! {
             () = tokio::time::sleep_until(look_at) => {}
-            () = hub.wakes.letter_due() => look_at = Instant::now(),
+            () = hub.wakes.letter_due() => look_at = look_at.min(looked + GAP),
             Some(landed) = flights.join_next() => {
                 // A flight that panicked is unwound into here; its namespace stays counted for this term.
                 if let Ok((namespace, again)) = landed {
-                    if let Some(count) = busy.get_mut(&namespace) {
-                        *count = count.saturating_sub(1);
+                    let left = busy.get(&namespace).map_or(0, |count| count.saturating_sub(1));
+                    if left > 0 {
+                        busy.insert(namespace, left);
+                    } else {
+                        busy.remove(&namespace);
+                        // There may be more of the same.
+                        look_at = look_at.min(Instant::now());
                     }
-                    busy.retain(|_, count| *count > 0);
-                    // Told: there may be more of the same. Put off: then.
-                    look_at = look_at.min(Instant::now() + again.unwrap_or_default());
+                    if let Some(delay) = again {
+                        look_at = look_at.min(Instant::now() + delay);
+                    }
                 }
             }
         }

@@ -5,6 +5,7 @@ use fencepost::store::dead_letters::{self, Answer};
 use serde_json::{Value, json};
 
 use crate::support::letters::{bury, dead, end_all};
+use crate::support::plan::{Plan, prepare};
 use crate::support::queue::{FAILED, assert_sound};
 use crate::support::{Producers, Queue};
 
@@ -413,6 +414,66 @@ async fn a_pin_is_cleared_when_asked_and_the_namespaces_rules_hold() {
         .execute("select fencepost.declare_queue('q', 't')")
         .await;
     assert_eq!(node(redrive(ids[2], true).await.task).await, "");
+}
+
+#[tokio::test]
+async fn looks_of_idle_replicas_and_pages_of_lists_read_a_few_pages_whatever_waits() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    client
+        .batch_execute(
+            "insert into fencepost.namespace (name) select 'n' || n from generate_series(1, 200) as n;
+            insert into fencepost.route (namespace_id, task_queue, task_type)
+            select n, 'q', 't' from generate_series(1, 200) as n;
+            insert into fencepost.dead_letter_hook (namespace_id, notify, webhook, secret)
+            select n, true, 'http://localhost/', 'secret' from generate_series(1, 5) as n;
+            insert into fencepost.dead_letter (
+                id, origin, dead_at, enqueued_at, route_id, attempt, losses, epoch, fence, priority, cause,
+                error_class, settle_accepted, content_type, payload
+            )
+            select
+                n, n, now() - n * interval '1 second', now(), n % 200 + 1, 0, 0, 0, 1, 1, 'failed', 'x', false,
+                'text/plain', convert_to(repeat('x', 200), 'UTF8')
+            from generate_series(1, 30000) as n;
+            insert into fencepost.dead_letter_event (letter_id, namespace_id, kind, next_at)
+            select n, n % 5 + 1, 'webhook', now() + (n % 1000 - 1) * interval '1 minute'
+            from generate_series(1, 30000) as n;
+            insert into fencepost.dead_letter_event (letter_id, namespace_id, kind)
+            select n, n % 5 + 1, 'notify' from generate_series(1, 30000) as n;
+            insert into fencepost.redrive (filter, forced, clear_pin, canary_share, state, total)
+            select '{}', false, false, 0.5, 'done', 0 from generate_series(1, 5000);
+            analyze fencepost.redrive, fencepost.route",
+        )
+        .await
+        .unwrap();
+    macro_rules! pages {
+        ($name:literal, $arguments:literal, $most:literal) => {
+            let text = include_str!(concat!("../../sql/", $name, ".sql"));
+            prepare(&client, $name, text).await;
+            let execute = format!("execute {}({})", $name, $arguments);
+            for mode in ["force_custom_plan", "force_generic_plan"] {
+                let set = format!("set plan_cache_mode = {mode}");
+                client.batch_execute(&set).await.unwrap();
+                // Functions read the catalogue when they are planned first.
+                Plan::measure(&client, &execute).await;
+                let plan = Plan::measure(&client, &execute).await;
+                assert!(
+                    plan.buffers() < $most,
+                    "{} ({mode}): {}\n{}",
+                    $name,
+                    plan.buffers(),
+                    plan.text()
+                );
+            }
+        };
+    }
+    pages!("find_redrives", "16", 10);
+    // Four events of each of five owners, each of which is a row, four index entries and a body.
+    pages!("claim_letter_events", "'{}', 4, 16, 60000", 1200);
+    pages!("send_letter_notices", "20", 600);
+    pages!("list_dead_letters", "'{}', '9999-01-01', 9223372036854775807, 100, 50", 1000);
+    pages!("read_dead_letter", "7, true", 40);
+    pages!("list_redriven", "7, 100", 60);
 }
 
 #[tokio::test]

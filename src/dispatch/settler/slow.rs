@@ -12,7 +12,7 @@ use super::writer::{Acks, Written, condemn, said, write_once};
 use super::{Gauge, Report, Settings};
 use crate::dispatch::hub::DATABASE_DEADLINE;
 use crate::dispatch::wakes::Wakes;
-use crate::store::settle;
+use crate::store::settle::{self, Goes};
 use crate::store::{Error, Pool};
 
 /// Connections that wait for a lock at the same time; the others are for those who need none.
@@ -68,6 +68,9 @@ impl SlowLane {
                 Ok(written) if !written.is_busy(report.token) => {
                     for task in &written.returned {
                         self.wakes.route(task.route, true);
+                        if task.goes == Goes::Dead {
+                            self.wakes.letter();
+                        }
                     }
                     let mut acks = Acks::default();
                     acks.add(&report, written.is_recorded(report.token));
