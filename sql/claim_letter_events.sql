@@ -9,16 +9,17 @@ with owners as materialized (
         hook.secret
     from fencepost.dead_letter_hook as hook
     -- The limit keeps it one look a namespace, whatever waits there.
-    cross join lateral (
-        select event.event_id
-        from fencepost.dead_letter_event as event
-        where
-            event.namespace_id = hook.namespace_id
-            and event.kind = 'webhook'
-            and event.next_at <= statement_timestamp()
-        order by event.next_at
-        limit 1
-    ) as first_due
+    cross join
+        lateral (
+            select event.event_id
+            from fencepost.dead_letter_event as event
+            where
+                event.namespace_id = hook.namespace_id
+                and event.kind = 'webhook'
+                and event.next_at <= statement_timestamp()
+            order by event.next_at
+            limit 1
+        ) as first_due
     where hook.webhook is not null and hook.namespace_id <> all($1::int[])
     order by random()
     limit $3::bigint
