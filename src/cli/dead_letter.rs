@@ -6,13 +6,12 @@ mod show;
 
 use clap::Subcommand;
 
-use super::Usage;
 use super::database::{Database, Session};
 use super::output::{self, Output};
 use crate::api::dead_letters::{AnswerView, LetterLineView, Started};
-use crate::store::dead_letters::{Choice, Listed};
+use crate::store::dead_letters::Listed;
 use crate::store::redrives::Plan;
-use choice::Filter;
+use choice::{Filter, Which};
 
 /// Lines that one look at the database fetches.
 const PAGE: u32 = 500;
@@ -57,17 +56,8 @@ struct List {
 
 #[derive(Debug, Clone, clap::Args)]
 struct Redrive {
-    /// The dead tasks' ids; without any, a filter chooses
-    #[arg(value_name = "ID")]
-    ids: Vec<i64>,
     #[command(flatten)]
-    filter: Filter,
-    /// Take every dead letter, where no filter is given
-    #[arg(long, conflicts_with = "ids")]
-    all: bool,
-    /// Say how many letters it would take, and start nothing
-    #[arg(long, conflicts_with = "ids")]
-    dry_run: bool,
+    which: Which,
     /// Letters a second
     #[arg(long, value_name = "N", conflicts_with = "ids")]
     rate: Option<f64>,
@@ -97,17 +87,8 @@ struct Redrive {
 
 #[derive(Debug, Clone, clap::Args)]
 struct Discard {
-    /// The dead tasks' ids; without any, a filter chooses
-    #[arg(value_name = "ID")]
-    ids: Vec<i64>,
     #[command(flatten)]
-    filter: Filter,
-    /// Take every dead letter, where no filter is given
-    #[arg(long, conflicts_with = "ids")]
-    all: bool,
-    /// Say how many letters it would take, and discard nothing
-    #[arg(long, conflicts_with = "ids")]
-    dry_run: bool,
+    which: Which,
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -117,7 +98,7 @@ struct Discard {
 /// Does it; 1 when a letter that was named can't be redriven or discarded.
 ///
 /// # Errors
-/// [`crate::api::Error`], [`Usage`] and what output may run into.
+/// [`crate::api::Error`], [`super::Usage`] and what output may run into.
 pub async fn run(args: Args) -> anyhow::Result<u8> {
     match args.command {
         DeadLetterCommand::List(args) => list(args).await,
@@ -196,24 +177,13 @@ async fn pages(session: &Session, filter: &[u8], limit: u32) -> anyhow::Result<V
     }
 }
 
-/// Ids or a filter, never both.
-fn check(ids: &[i64], filter: &Filter) -> Result<(), Usage> {
-    if ids.is_empty() || filter.is_empty() {
-        return Ok(());
-    }
-    let message = "give either ids or a filter";
-    Err(Usage(message.to_owned()))
-}
-
 async fn redrive(args: Redrive) -> anyhow::Result<u8> {
-    check(&args.ids, &args.filter)?;
-    let choice = Choice {
-        filter: args.filter.json()?,
-        all: args.all,
-    };
+    let choice = args.which.choice()?;
     let state = args.database.open()?.state;
-    if !args.ids.is_empty() {
-        let answers = state.redrive(args.ids, args.force, args.clear_pin).await?;
+    if !args.which.ids.is_empty() {
+        let answers = state
+            .redrive(args.which.ids, args.force, args.clear_pin)
+            .await?;
         let views: Vec<AnswerView> = answers.into_iter().map(Into::into).collect();
         return answer(args.output, views);
     }
@@ -227,7 +197,7 @@ async fn redrive(args: Redrive) -> anyhow::Result<u8> {
         by: args.by,
         reason: args.reason,
     };
-    match state.start_redrive(plan, args.dry_run).await? {
+    match state.start_redrive(plan, args.which.dry_run).await? {
         Started::Counted(letters) => counted(args.output, letters, "redrive"),
         Started::Running(redrive) => {
             if redrive.state == "running" {
@@ -269,16 +239,12 @@ fn counted(how: Output, letters: i64, verb: &str) -> anyhow::Result<u8> {
 }
 
 async fn discard(args: Discard) -> anyhow::Result<u8> {
-    check(&args.ids, &args.filter)?;
-    let choice = Choice {
-        filter: args.filter.json()?,
-        all: args.all,
-    };
+    let choice = args.which.choice()?;
     let state = args.database.open()?.state;
-    let named = args.ids.len();
+    let named = args.which.ids.len();
     let letters = if named > 0 {
-        state.discard(args.ids).await?.letters
-    } else if args.dry_run {
+        state.discard(args.which.ids).await?.letters
+    } else if args.which.dry_run {
         let letters = state.count_dead_letters(choice).await?;
         return counted(args.output, letters, "discard");
     } else {

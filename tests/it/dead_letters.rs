@@ -471,7 +471,11 @@ async fn looks_of_idle_replicas_and_pages_of_lists_read_a_few_pages_whatever_wai
     // Four events of each of five owners, each of which is a row, four index entries and a body.
     pages!("claim_letter_events", "'{}', 4, 16, 60000", 1200);
     pages!("send_letter_notices", "20", 600);
-    pages!("list_dead_letters", "'{}', '9999-01-01', 9223372036854775807, 100, 50", 1000);
+    pages!(
+        "list_dead_letters",
+        "'{}', '9999-01-01', 9223372036854775807, 100, 50",
+        1000
+    );
     pages!("read_dead_letter", "7, true", 40);
     pages!("list_redriven", "7, 100", 60);
 }

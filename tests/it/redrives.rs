@@ -473,10 +473,7 @@ async fn a_canary_that_dies_again_halts_the_rest_until_somebody_resumes_it() {
     let id = queue.number(start).await;
     assert_eq!(drive(&queue, id, 500).await, Some(("running".into(), 10)));
     // It waits for their ends, with a second between two looks.
-    assert_eq!(
-        drive(&queue, id, 500).await,
-        Some(("running".into(), 0))
-    );
+    assert_eq!(drive(&queue, id, 500).await, Some(("running".into(), 0)));
     let waits = "select count(*) from fencepost.redrive where detail = 'waits for the ends of 10 of the first 10'";
     assert_eq!(queue.number(waits).await, 1);
     assert_eq!(drive(&queue, id, 500).await, None);

@@ -4,6 +4,38 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::cli::Usage;
+use crate::store::dead_letters::Choice;
+
+/// What a change is about.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub(super) struct Which {
+    /// The dead tasks' ids; without any, a filter chooses
+    #[arg(value_name = "ID")]
+    pub(super) ids: Vec<i64>,
+    #[command(flatten)]
+    filter: Filter,
+    /// Take every dead letter, where no filter is given
+    #[arg(long, conflicts_with = "ids")]
+    all: bool,
+    /// Say how many letters it would take, and do nothing
+    #[arg(long, conflicts_with = "ids")]
+    pub(super) dry_run: bool,
+}
+
+impl Which {
+    /// The choice by filter, which must be left out beside ids.
+    pub(super) fn choice(&self) -> anyhow::Result<Choice> {
+        if !self.ids.is_empty() && !self.filter.members().is_empty() {
+            return Err(Usage("give either ids or a filter".to_owned()).into());
+        }
+        Ok(Choice {
+            filter: self.filter.json()?,
+            all: self.all,
+        })
+    }
+}
+
 /// What a letter must be, all of it.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Filter")]
@@ -66,10 +98,6 @@ impl Filter {
         .into_iter()
         .filter_map(|(name, value)| Some((name.to_owned(), value?)))
         .collect()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.members().is_empty()
     }
 
     /// The filter as the database takes it.
