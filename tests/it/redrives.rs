@@ -164,9 +164,9 @@ async fn a_redrive_keeps_its_rules_through_stop_restart_and_second_deaths() {
         .await;
     assert_eq!(counted, json!({"letters": total}));
 
-    let more = json!({"rate": 2000, "by": "olga", "reason": "the disk is back"});
+    let more = json!({"rate": 400, "by": "olga", "reason": "the disk is back"});
     let id = start(&operator, plan(more)).await;
-    let half_way = until(&operator, &id, |one| one["redriven"].as_i64() > Some(2000)).await;
+    let half_way = until(&operator, &id, |one| one["redriven"].as_i64() > Some(400)).await;
     assert_eq!(
         (&half_way["total"], &half_way["by"]),
         (&json!(total), &json!("olga"))
@@ -197,6 +197,14 @@ async fn a_redrive_keeps_its_rules_through_stop_restart_and_second_deaths() {
     assert_eq!(count(&client, made).await, so_far + 2);
     assert_exact(&client).await;
 
+    // The rest in less time than it was ordered to take.
+    client
+        .execute(
+            "update fencepost.redrive set rate = 5000 where state = 'stopped'",
+            &[],
+        )
+        .await
+        .unwrap();
     let mut workers = JoinSet::new();
     work(&mut workers, replica.url());
     let resumed = change(&operator, &id, "resume").await;
@@ -280,8 +288,7 @@ async fn replicas_that_are_killed_at_it_redrive_each_letter_once_and_keep_the_pa
         (&json!(LETTERS), &json!(0))
     );
     assert_exact(&client).await;
-    // However many drive, and whatever stopped in between: no faster than the rate, but for half a second's worth
-    // that may be made up for after each of the few pauses.
+    // However many drive, and whatever stopped in between: no faster than the rate.
     let took: f64 = client
         .query_one(
             "select extract(epoch from ended_at - started_at)::double precision from fencepost.redrive",
@@ -291,7 +298,7 @@ async fn replicas_that_are_killed_at_it_redrive_each_letter_once_and_keep_the_pa
         .unwrap()
         .get(0);
     assert!(
-        took > 1.0,
+        took > 2.9,
         "{LETTERS} letters at 1,000 a second in {took} s"
     );
     assert_sound(&db.pool().get().await.unwrap()).await;
