@@ -183,7 +183,7 @@ buried as (
 ),
 
 -- Namespaces that want to know of their dead letters have few of them, the others none.
-told as (
+letter_events as (
     insert into fencepost.dead_letter_event (letter_id, namespace_id, kind)
     select
         judged.id,
