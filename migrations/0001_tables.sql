@@ -74,6 +74,8 @@ create table fencepost.live (
     start_by timestamptz,
     dispatcher bigint,
     sweep bigint,
+    -- the run of the workflow that the task is a member of
+    run_id bigint,
     route_id int not null,
     run_timeout_ms int,
     attempt int not null default 0,
@@ -107,6 +109,10 @@ where dispatcher is not null;
 
 create index live_start_by on fencepost.live (start_by)
 where state = 0 and start_by is not null;
+
+-- The unfinished members of a run, those without a hold bit apart. Tasks of no workflow stand outside.
+create index live_run on fencepost.live (run_id, hold, id)
+where run_id is not null;
 
 -- state: 1 done, 2 failed, 3 cancelled. epoch and fence are null unless a worker's report ended the task.
 create table fencepost.outcome (
@@ -265,37 +271,72 @@ create table fencepost.unserved (
     since timestamptz not null
 );
 
+-- One row a run. A run ends once; a workflow has a further run for each re-run. Run ids are unique over all workflows,
+-- so that one number in `live` says where a task belongs.
 create table fencepost.workflow (
+    run_id bigint not null primary key,
     workflow_id bigint not null,
-    run_id bigint not null,
+    run_number int not null default 1,
     namespace_id int not null,
     name text not null default '',
     mode text not null check (mode in ('all', 'race', 'fail_fast')),
     state text not null default 'running' check (state in ('running', 'done', 'failed', 'cancelled')),
+    -- who paused it, when and why
     paused jsonb,
+    -- true once it has ended and no member is unfinished: then nobody has to look at it again
+    settled boolean not null default false,
+    continuation jsonb,
+    continued_as bigint,
     created_at timestamptz not null default clock_timestamp(),
-    ended_at timestamptz,
-    primary key (workflow_id, run_id)
+    ended_at timestamptz
 );
 
-create table fencepost.workflow_member (
+create unique index workflow_number on fencepost.workflow (workflow_id, run_number);
+
+create index workflow_unsettled on fencepost.workflow (run_id)
+where not settled;
+
+create index workflow_ended on fencepost.workflow (ended_at)
+where settled;
+
+-- The caller's idempotency keys, kept as long as the workflow.
+create table fencepost.workflow_key (
+    namespace_id int not null,
+    key text not null,
     workflow_id bigint not null,
+    primary key (namespace_id, key)
+);
+
+create index workflow_key_workflow on fencepost.workflow_key (workflow_id);
+
+-- The task that stands for a member now. The priority is here for re-runs: no other row keeps it for long.
+create table fencepost.workflow_member (
     run_id bigint not null,
     ordinal int not null,
     task_id bigint not null,
-    primary key (workflow_id, run_id, ordinal)
+    priority smallint not null,
+    primary key (run_id, ordinal)
 );
 
+-- What happened to a run, only ever added to. A member's end is written by the statement that ends it. `decides` marks
+-- the end of a member that ends its run whatever the others do.
 create table fencepost.workflow_event (
-    workflow_id bigint not null,
     run_id bigint not null,
-    sequence int not null,
+    event_id bigint generated always as identity,
     kind text not null,
-    ordinal int,
+    task_id bigint,
+    decides boolean not null default false,
     detail jsonb,
     recorded_at timestamptz not null default clock_timestamp(),
-    primary key (workflow_id, run_id, sequence)
+    primary key (run_id, event_id)
 );
+
+create index workflow_event_decides on fencepost.workflow_event (run_id)
+where decides;
+
+-- A second end of a run is impossible.
+create unique index workflow_event_end on fencepost.workflow_event (run_id)
+where kind = 'ended';
 
 -- Limits that every door checks, so they stand where every door looks. One row.
 create table fencepost.limits (

@@ -431,27 +431,43 @@ begin
 end
 $$;
 
--- Enqueues a batch in the caller's transaction and answers (ordinal from 1, id, created) in order. Each array
--- holds one value a task, one for all, or is null for the default.
-create function fencepost.enqueue_many(
+-- Whether a notification is of use: advice for replicas that sleep; the lock that a notifying commit takes is not
+-- worth it for the others. A producer with two-phase commit sets fencepost.notify to off: PREPARE TRANSACTION
+-- refuses a NOTIFY.
+create function fencepost.somebody_sleeps() returns boolean
+language plpgsql stable
+as $$
+begin
+    return exists (select from fencepost.dispatcher where dispatcher.sleeping and dispatcher.dead_at is null)
+        and current_setting('fencepost.notify', true) is distinct from 'off';
+end
+$$;
+
+-- Writes a batch of tasks, as enqueue_many takes it; as members of a workflow's run where one is given, with ordinals
+-- from `first_ordinal` on and with these hold bits. Whoever gives a run has its row locked.
+create function fencepost.put_tasks(
     task_queue text[],
     task_type text[],
     payload bytea[],
-    content_type text[] default null,
-    namespace text[] default null,
-    dispatch_key text[] default null,
-    delay interval[] default null,
-    run_at timestamptz[] default null,
-    priority int[] default null,
-    node text[] default null,
-    max_attempts int[] default null,
-    run_timeout interval[] default null,
-    heartbeat_timeout interval[] default null,
-    schedule_to_start interval[] default null,
-    settle text[] default null,
-    concurrency_key text[] default null,
-    labels jsonb[] default null,
-    options jsonb[] default null
+    content_type text[],
+    namespace text[],
+    dispatch_key text[],
+    delay interval[],
+    run_at timestamptz[],
+    priority int[],
+    node text[],
+    max_attempts int[],
+    run_timeout interval[],
+    heartbeat_timeout interval[],
+    schedule_to_start interval[],
+    settle text[],
+    concurrency_key text[],
+    labels jsonb[],
+    options jsonb[],
+    workflow bigint,
+    run bigint,
+    first_ordinal int,
+    held smallint
 ) returns table (ordinal bigint, task_id bigint, created boolean)
 language plpgsql
 as $$
@@ -523,40 +539,37 @@ begin
         from unnest(
             ids, owners, routes, payload, content_type, dispatch_key, delay, run_at, priority, max_attempts,
             run_timeout, heartbeat_timeout, schedule_to_start, settle, concurrency_key, labels, options
-        ) as input (
+        ) with ordinality as input (
             id, owner, route_id, payload, content_type, dispatch_key, delay, run_at, priority, max_attempts,
-            run_timeout, heartbeat_timeout, schedule_to_start, settle, concurrency_key, labels, options
+            run_timeout, heartbeat_timeout, schedule_to_start, settle, concurrency_key, labels, options, place
         )
         where input.id = input.owner
     ), body as (
         insert into fencepost.task (
             id, origin, enqueued_at, route_id, max_attempts, run_timeout_ms, heartbeat_timeout_ms,
-            schedule_to_start_ms, settle_accepted, content_type, dispatch_key, concurrency_key, labels, options, payload
+            schedule_to_start_ms, settle_accepted, workflow_id, run_id, ordinal, content_type, dispatch_key,
+            concurrency_key, labels, options, payload
         )
         select
             given.id, given.id, enqueued, given.route_id, given.max_attempts,
             extract(epoch from given.run_timeout) * 1000, extract(epoch from given.heartbeat_timeout) * 1000,
             extract(epoch from given.schedule_to_start) * 1000, coalesce(given.settle = 'accepted', false),
-            given.content_type, given.dispatch_key, given.concurrency_key,
+            workflow, run, first_ordinal + given.place - 1, given.content_type, given.dispatch_key,
+            given.concurrency_key,
             nullif(given.labels, '{}'), nullif(given.options, '{}'), given.payload
         from given
     )
-    insert into fencepost.live (id, route_id, priority, visible_after, start_by, run_timeout_ms)
+    insert into fencepost.live (id, route_id, priority, visible_after, start_by, run_timeout_ms, run_id, hold)
     select
         given.id, given.route_id, coalesce(given.priority, 1), due.at, due.at + given.schedule_to_start,
-        extract(epoch from given.run_timeout) * 1000
+        extract(epoch from given.run_timeout) * 1000, run, held
     from given
     cross join lateral (
         -- Never in the past: such a row would lie below the low-water marks.
         select greatest(given.run_at, enqueued + coalesce(given.delay, interval '0')) as at
     ) as due;
 
-    -- Advice for replicas that sleep; the lock that a notifying commit takes is not worth it for the others.
-    -- A producer with two-phase commit sets fencepost.notify to off: PREPARE TRANSACTION refuses a NOTIFY.
-    if
-        exists (select from fencepost.dispatcher where dispatcher.sleeping and dispatcher.dead_at is null)
-        and current_setting('fencepost.notify', true) is distinct from 'off'
-    then
+    if held = 0 and fencepost.somebody_sleeps() then
         perform pg_notify('fencepost', due.route_id::text)
         from (
             select distinct given.route_id
@@ -571,6 +584,42 @@ begin
     select input.ordinal, input.owner, input.id = input.owner
     from unnest(ids, owners) with ordinality as input (id, owner, ordinal)
     order by input.ordinal;
+end
+$$;
+
+-- Enqueues a batch in the caller's transaction and answers (ordinal from 1, id, created) in order. Each array
+-- holds one value a task, one for all, or is null for the default.
+create function fencepost.enqueue_many(
+    task_queue text[],
+    task_type text[],
+    payload bytea[],
+    content_type text[] default null,
+    namespace text[] default null,
+    dispatch_key text[] default null,
+    delay interval[] default null,
+    run_at timestamptz[] default null,
+    priority int[] default null,
+    node text[] default null,
+    max_attempts int[] default null,
+    run_timeout interval[] default null,
+    heartbeat_timeout interval[] default null,
+    schedule_to_start interval[] default null,
+    settle text[] default null,
+    concurrency_key text[] default null,
+    labels jsonb[] default null,
+    options jsonb[] default null
+) returns table (ordinal bigint, task_id bigint, created boolean)
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    return query
+    select put.ordinal, put.task_id, put.created
+    from fencepost.put_tasks(
+        task_queue, task_type, payload, content_type, namespace, dispatch_key, delay, run_at, priority, node,
+        max_attempts, run_timeout, heartbeat_timeout, schedule_to_start, settle, concurrency_key, labels, options,
+        null, null, null, 0::smallint
+    ) as put;
 end
 $$;
 

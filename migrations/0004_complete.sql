@@ -12,6 +12,7 @@ as $$
 declare
     parts numeric[] := regexp_match(token, '^(\d{1,19})\.(\d{1,10})\.(\d{1,10})$')::numeric[];
     ended fencepost.live;
+    flow fencepost.workflow;
     result_limit int := (select limits.result_bytes from fencepost.limits);
 begin
     if parts is null or parts[1] > 9223372036854775807 or greatest(parts[2], parts[3]) > 2147483647 then
@@ -44,7 +45,10 @@ begin
         end if;
         return;
     end if;
-    if ended.cancel_requested then
+    if ended.run_id is not null then
+        select workflow.* into flow from fencepost.workflow where workflow.run_id = ended.run_id;
+    end if;
+    if ended.cancel_requested or flow.state <> 'running' then
         perform fencepost.refuse('FP013', 'cancel_requested', 'token', 'the task is being cancelled.');
     end if;
     delete from fencepost.live where live.id = ended.id;
@@ -54,6 +58,11 @@ begin
         ended.id, clock_timestamp(), ended.claimed_at, ended.attempt, ended.epoch, parts[3]::int, 1,
         case when result is not null then content_type end, result
     );
+    if ended.run_id is not null then
+        -- The replica that is told of this end, or a chore, looks whether the run has ended too.
+        insert into fencepost.workflow_event (run_id, kind, task_id, decides)
+        values (ended.run_id, 'member_done', ended.id, coalesce(flow.mode = 'race', false));
+    end if;
 end
 $$;
 
@@ -100,7 +109,10 @@ select
     coalesce(task.labels, '{}') as labels,
     task.content_type,
     octet_length(task.payload) as payload_bytes,
-    octet_length(outcome.result) as result_bytes
+    octet_length(outcome.result) as result_bytes,
+    task.workflow_id,
+    task.run_id,
+    task.ordinal
 from fencepost.task
 inner join fencepost.route on route.route_id = task.route_id
 inner join fencepost.namespace on namespace.namespace_id = route.namespace_id

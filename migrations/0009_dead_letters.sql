@@ -207,7 +207,7 @@ select
     case
         when letter.redriven_as is not null then 'already_redriven'
         when letter.judged and not forced then 'judged'
-        when letter.run_id is not null then 'workflow_is_over'
+        when fencepost.workflow_is_over(letter.run_id) then 'workflow_is_over'
     end
 $$;
 
@@ -329,6 +329,16 @@ begin
     forced := coalesce(forced, false);
     -- Locked by id alone; the statements after it see the rows as they are under the lock.
     perform letter.id from fencepost.dead_letter as letter where letter.id = any(asked) order by letter.id for update;
+    -- And the runs that members are to come back to, so that none ends meanwhile.
+    perform flow.run_id
+    from fencepost.workflow as flow
+    where
+        flow.run_id = any(array(
+            select letter.run_id from fencepost.dead_letter as letter
+            where letter.id = any(asked) and letter.run_id is not null
+        ))
+    order by flow.run_id
+    for update;
     return query
     select one.id, null::bigint, judged.refusal
     from unnest(asked) as one (id)
@@ -387,11 +397,17 @@ begin
             marked.labels, marked.options, marked.payload
         from marked
     ), unfinished as (
-        insert into fencepost.live (id, route_id, priority, visible_after, start_by, run_timeout_ms, epoch, fence)
+        insert into fencepost.live (
+            id, route_id, priority, visible_after, start_by, run_timeout_ms, epoch, fence, run_id, hold
+        )
         select
             marked.redriven_as, marked.new_route, marked.priority, started,
             started + marked.schedule_to_start_ms * interval '1 millisecond', marked.run_timeout_ms,
-            marked.epoch + 1, marked.fence
+            marked.epoch + 1, marked.fence, marked.run_id,
+            case
+                when marked.run_id is null then 0::smallint
+                else fencepost.rejoin_workflow(marked.run_id, marked.ordinal, marked.redriven_as)
+            end
         from marked
     )
     select marked.id, marked.redriven_as, null::text from marked;

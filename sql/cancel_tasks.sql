@@ -1,13 +1,14 @@
--- Cancels tasks: $1 ids (unique), $2 grace in milliseconds that a running one gets, $3 reason. A waiting one
--- ends at once; a running one is marked, keeps its slot, and ends with its next report or when the grace is over.
--- Answers id, owner of a running one, and state: cancelled, requested, or what the task had ended as; a task
--- that never was is left out.
+-- Cancels tasks: $1 ids (unique), $2 grace in milliseconds that a running one gets, $3 reason. A waiting one ends at
+-- once; a running one is marked, keeps its slot, and ends with its next report or when the grace is over. Answers
+-- id, owner of a running one, run of a workflow's member that ended here, and state: cancelled, requested, or what
+-- the task had ended as; a task that never was is left out.
 with locked as materialized (
     select
         live.id,
         live.state,
         live.attempt,
-        live.dispatcher
+        live.dispatcher,
+        live.run_id
     from fencepost.live
     where live.id = any($1::bigint[])
     order by live.id
@@ -32,6 +33,16 @@ stored as (
     where locked.state = 0
 ),
 
+member_ended as (
+    insert into fencepost.workflow_event (run_id, kind, task_id)
+    select
+        locked.run_id,
+        'member_cancelled',
+        locked.id
+    from locked
+    where locked.run_id is not null and locked.state = 0
+),
+
 marked as (
     update fencepost.live
     set
@@ -43,6 +54,7 @@ marked as (
 select
     asked.id,
     locked.dispatcher,
+    case when locked.state = 0 then locked.run_id end as run_id,
     case
         when locked.state = 0 then 'cancelled'
         when locked.state = 1 then 'requested'

@@ -36,6 +36,16 @@ picked as materialized (
             and live.priority = lane.priority
             and live.visible_after <= statement_timestamp()
             and (live.visible_after, live.id) > (lane.low_at, lane.low_id)
+            -- A workflow's member needs a run that goes on and is not paused, also while the hold bits are still
+            -- being set. A scalar subquery, which no plan can turn into a walk over all workflows.
+            and (
+                live.run_id is null
+                or (
+                    select workflow.state = 'running' and workflow.paused is null
+                    from fencepost.workflow
+                    where workflow.run_id = live.run_id
+                )
+            )
         order by live.visible_after, live.id
         limit lane.quantity
         for update skip locked

@@ -4,7 +4,8 @@ select
     case outcome.state when 1 then 'done' when 2 then 'failed' when 3 then 'cancelled' end as ended,
     outcome.ended_at,
     live.state = 1 as claimed,
-    live.hold,
+    -- a paused workflow holds its members before their bits are set
+    (live.hold | coalesce(run.paused_bit, 0))::smallint as hold,
     live.visible_after,
     live.visible_after > statement_timestamp() as waits,
     live.claimed_at,
@@ -16,6 +17,12 @@ select
 from fencepost.task
 left join fencepost.live on live.id = $1::bigint
 left join fencepost.outcome on outcome.id = $1::bigint
+left join lateral (
+    select 1 as paused_bit
+    from fencepost.workflow
+    where workflow.run_id = live.run_id and workflow.paused is not null
+    limit 1
+) as run on true
 left join fencepost.dispatcher on dispatcher.id = live.dispatcher
 left join fencepost.route on route.route_id = task.route_id
 left join fencepost.node on node.name = route.node

@@ -1,12 +1,11 @@
--- Every move of a claimed task other than its success, and what the chores do to ready ones: $1 ids (unique),
--- $2 epochs, $3 fences, $4 owners (null for a worker's own report, which needs no owner but the current fence; 0 for
--- a row that must be ready and so has none), $5 moves, $6 milliseconds until due
--- (null keeps the place in the line), $7 error classes, $8 error messages, $9 workers, $10 nodes; $11 highest
--- number of losses.
--- Answers id, route and where the task went: ready, dead or cancelled. A row that is gone, belongs to another
--- delivery or is locked by somebody else is left out: look_again tells which.
--- The first table is the rule book. A cancel that was asked for wins over every move, and too many losses over
--- every move that adds one. Rows are locked by id alone and judged from what the lock returned.
+-- Every move of a claimed task other than its success, and what the chores do to ready ones: $1 ids (unique), $2
+-- epochs, $3 fences, $4 owners (null for a worker's own report, which needs no owner but the current fence; 0 for a
+-- row that must be ready and so has none), $5 moves, $6 milliseconds until due (null keeps the place in the line),
+-- $7 error classes, $8 error messages, $9 workers, $10 nodes; $11 highest number of losses. Answers id, route, run
+-- of a workflow's member, and where the task went: ready, dead or cancelled. A row that is gone, belongs to another
+-- delivery or is locked by somebody else is left out: look_again tells which. The first table is the rule book. A
+-- cancel that was asked for, or the end of the task's workflow, wins over every move, and too many losses over every
+-- move that adds one. Rows are locked by id alone and judged from what the lock returned.
 with moves (move, spends, cuts, loses, ends) as (
     values
     ('retry', 1, 1, 0, false),
@@ -33,7 +32,8 @@ locked as materialized (
         mine.attempt,
         mine.losses,
         mine.claimed_at,
-        mine.cancel_requested
+        mine.cancel_requested,
+        mine.run_id
     from unnest(
             $1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::bigint[],
             $7::text[], $8::text[], $9::text[], $10::text[]
@@ -52,13 +52,23 @@ judged as materialized (
         moves.spends,
         moves.cuts,
         moves.loses,
+        coalesce(run.mode = 'fail_fast', false) as fails_fast,
         case
-            when locked.cancel_requested then 'cancelled'
+            when locked.cancel_requested or run.is_over then 'cancelled'
             when moves.ends or (moves.loses > 0 and locked.losses + moves.loses > $11::int) then 'dead'
             else 'ready'
         end as goes
     from locked
     inner join moves on moves.move = locked.move
+    -- The limit keeps it a look for each member.
+    left join lateral (
+        select
+            workflow.mode,
+            workflow.state <> 'running' as is_over
+        from fencepost.workflow
+        where locked.run_id is not null and workflow.run_id = locked.run_id
+        limit 1
+    ) as run on true
     where
         locked.epoch = locked.current_epoch
         and locked.fence = locked.current_fence
@@ -108,6 +118,17 @@ ended as (
         left(judged.error_message, 4096)
     from judged
     where judged.goes <> 'ready'
+),
+
+member_ended as (
+    insert into fencepost.workflow_event (run_id, kind, task_id, decides)
+    select
+        judged.run_id,
+        case judged.goes when 'dead' then 'member_failed' else 'member_cancelled' end,
+        judged.id,
+        judged.fails_fast and judged.goes = 'dead'
+    from judged
+    where judged.run_id is not null and judged.goes <> 'ready'
 ),
 
 failed as (
@@ -216,5 +237,6 @@ letter_events as (
 select
     judged.id,
     judged.route_id,
+    judged.run_id,
     judged.goes
 from judged

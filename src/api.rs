@@ -10,6 +10,7 @@ pub mod http;
 mod operators;
 mod view;
 pub mod waits;
+mod workflows;
 
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub use execute::{Direct, LONGEST_EXECUTE};
 pub use operators::{NamespaceView, NodeSeen, QueueView, UnservedView, WhyView, WorkerView};
 pub use view::{ListedView, TaskView};
 pub use waits::Waits;
+pub use workflows::{AddedView, EventView, ListedRunView, MemberView, StartedView, WorkflowView};
 
 /// The longest wait in one call, so that a client or proxy in between does not take it for dead.
 pub const LONGEST_WAIT: Duration = Duration::from_mins(1);
@@ -144,6 +146,9 @@ impl State {
             .run(self.limits.database, move |client| {
                 Box::pin(async move { settle::cancel(client, &[id], grace, &reason).await })
             })
+            .await?;
+        // Its workflow may have ended with it.
+        self.tend(answers.iter().filter_map(|answer| answer.run).collect())
             .await?;
         match answers.into_iter().next() {
             None => Err(Error::no_task(id)),

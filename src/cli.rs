@@ -17,6 +17,7 @@ mod stage;
 pub mod task;
 pub mod worker;
 pub mod workers;
+pub mod workflow;
 
 use std::io;
 
@@ -59,6 +60,8 @@ pub enum Command {
     Queue(queue::Args),
     /// Look at namespaces and set where their tasks run
     Namespace(namespace::Args),
+    /// Stage groups of tasks that end together, look at them, pause, cancel and run them again
+    Workflow(workflow::Args),
     /// Look at the connected workers, and order them to take nothing new
     Workers(workers::Args),
     /// See it work: a private PostgreSQL, replicas and workers, 10,000 tasks, two of the processes killed half-way
@@ -93,6 +96,7 @@ pub async fn run(cli: Cli) -> u8 {
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::Namespace(args) => namespace::run(args).await,
+        Command::Workflow(args) => workflow::run(args).await,
         Command::Workers(args) => workers::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker::run(*args).await,

@@ -5,6 +5,7 @@
 //! | [`sweep`] | at a wake, a freed slot, a due time, at least once a poll interval | claims what free slots can take and delivers it |
 //! | [`direct`] | at a freed slot, a worker, a request | hands the slots that are free to callers that wait |
 //! | [`settler`] | as reports come in | writes them in batches, keeps them while the database is away, answers the workers |
+//! | [`Runs`] | as members of workflows end | ends their runs, after the settle's commit, and cancels losers |
 //! | [`watchdog`] | every 100 ms | ends deliveries that are not accepted, run too long, are silent or lost |
 //! | [`reconcile`] | every few seconds | puts back what sweeps of unknown outcome had claimed after all |
 //!
@@ -20,6 +21,7 @@ mod lanes;
 pub mod reconcile;
 pub mod reports;
 mod routes;
+mod runs;
 pub mod settler;
 pub mod sweep;
 mod wakes;
@@ -28,4 +30,5 @@ pub mod watchdog;
 pub use fitness::{BootTime, Fitness};
 pub use hub::{CurrentHub, DATABASE_DEADLINE, Hub, Settings};
 pub use in_flight::{Delivery, InFlight, Origin};
+pub use runs::Runs;
 pub use wakes::Wakes;

@@ -98,6 +98,7 @@ impl From<&Config> for Settings {
                 high_water: config.settle.high_water,
                 low_water: config.settle.low_water,
                 max_losses,
+                cancel_grace: tasks.cancel_grace + config.replica.dead_after,
             },
             sessions: session::Settings {
                 silence_window: config.workers.silence_window,

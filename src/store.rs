@@ -17,6 +17,7 @@ mod pool;
 pub mod queues;
 pub mod redrives;
 pub mod routes;
+pub mod runs;
 mod settings;
 pub mod settle;
 pub mod tasks;
@@ -24,6 +25,7 @@ mod tls;
 pub mod unserved;
 pub mod upkeep;
 pub mod workers;
+pub mod workflows;
 
 pub use error::{Error, Fault, Refusal};
 pub use pool::{Client, Listener, Pool, Work};

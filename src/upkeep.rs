@@ -3,7 +3,7 @@
 //! | loop | runs | does |
 //! |---|---|---|
 //! | [`heartbeat`] | every beat (3 s) | proves this replica alive, judges the others, takes orders up |
-//! | [`chores`] | every beat, on whichever replica wins the tick | re-arms what dead replicas hold, ends what is overdue, fails what nobody serves where that is asked for, makes partitions, forgets old replicas |
+//! | [`chores`] | every beat, on whichever replica wins the tick | re-arms what dead replicas hold, ends what is overdue, fails what nobody serves where that is asked for, ends and mends workflows, makes partitions, forgets old replicas |
 //! | [`redrives`] | when one is due, at least once a beat | moves redrives of dead letters on, batch by batch |
 //! | [`owners`] | after a death, at least once a beat | tells owners of their dead letters: NOTIFY and webhooks |
 //! | [`listener`] | always, where listening is on | turns notifications into wakes |
@@ -15,3 +15,4 @@ pub mod listener;
 pub mod owners;
 pub mod redrives;
 pub mod unserved;
+mod workflows;

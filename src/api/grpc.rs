@@ -5,14 +5,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
-use super::{Direct, State};
+use super::{Direct, Error, State};
 use crate::proto::producer::producer_service_server::{ProducerService, ProducerServiceServer};
 use crate::proto::producer::{
     self, CancelRequest, CancelResponse, EnqueueRequest, EnqueueResponse, ExecuteRequest,
-    ExecuteResponse, GetRequest, TaskInfo, WaitRequest,
+    ExecuteResponse, GetRequest, TaskInfo, WaitRequest, WorkflowInfo,
 };
 use crate::store::enqueue::NewTask;
 use crate::store::tasks::{Parts, Task};
+use crate::store::workflows::{NewWorkflow, Order, Workflow};
 
 /// The service to mount.
 pub type ProducerServer = ProducerServiceServer<Producer>;
@@ -99,6 +100,77 @@ impl ProducerService for Producer {
             deliveries: reply.deliveries,
         }))
     }
+
+    async fn start_workflow(
+        &self,
+        request: Request<producer::StartWorkflowRequest>,
+    ) -> Result<Response<producer::StartWorkflowResponse>, Status> {
+        let request = request.into_inner();
+        let workflow = NewWorkflow {
+            namespace: given(request.namespace),
+            name: given(request.name),
+            mode: given(request.mode),
+            workflow_key: request.workflow_key,
+            paused: request.paused,
+            by: request.by,
+            continuation: request.continuation.map(Bytes::from),
+            members: request.members.into_iter().map(new_task).collect(),
+        };
+        let started = self.state.start_workflow(workflow).await?;
+        Ok(Response::new(producer::StartWorkflowResponse {
+            workflow_id: started.workflow_id,
+            run_id: started.run_id,
+            state: started.state,
+            created: started.created,
+            task_ids: started.task_ids,
+        }))
+    }
+
+    async fn add_members(
+        &self,
+        request: Request<producer::AddMembersRequest>,
+    ) -> Result<Response<producer::AddMembersResponse>, Status> {
+        let request = request.into_inner();
+        let members = request.members.into_iter().map(new_task).collect();
+        let added = self.state.add_members(request.workflow_id, members);
+        let (run_id, task_ids) = added.await?;
+        Ok(Response::new(producer::AddMembersResponse {
+            run_id,
+            task_ids,
+        }))
+    }
+
+    async fn get_workflow(
+        &self,
+        request: Request<producer::GetWorkflowRequest>,
+    ) -> Result<Response<WorkflowInfo>, Status> {
+        let request = request.into_inner();
+        let found = self.state.workflow(request.workflow_id, request.run_id);
+        Ok(Response::new(workflow_info(found.await?)))
+    }
+
+    async fn order_workflow(
+        &self,
+        request: Request<producer::OrderWorkflowRequest>,
+    ) -> Result<Response<WorkflowInfo>, Status> {
+        let request = request.into_inner();
+        let order = match request.action.as_str() {
+            "pause" => Order::Pause,
+            "resume" => Order::Resume,
+            "cancel" => Order::Cancel,
+            "re-run" => Order::Rerun {
+                members: given(request.members).unwrap_or_else(|| "unfinished".to_owned()),
+            },
+            _ => {
+                let message = "action must be pause, resume, cancel or re-run.";
+                return Err(Error::invalid_value("action", message).into());
+            }
+        };
+        let ordered =
+            self.state
+                .order_workflow(request.workflow_id, order, request.by, request.reason);
+        Ok(Response::new(workflow_info(ordered.await?)))
+    }
 }
 
 fn new_task(task: producer::NewTask) -> NewTask {
@@ -157,5 +229,26 @@ fn info(task: Task) -> TaskInfo {
         result: task.result.unwrap_or_default().into(),
         result_content_type: task.result_type.unwrap_or_default(),
         ended: task.ended,
+    }
+}
+
+fn workflow_info(run: Workflow) -> WorkflowInfo {
+    let [members, done, failed, cancelled] = run.members;
+    WorkflowInfo {
+        workflow_id: run.workflow_id,
+        run_id: run.run_id,
+        run_number: run.run_number,
+        namespace: run.namespace,
+        name: run.name,
+        mode: run.mode,
+        state: run.state,
+        paused: run.paused.unwrap_or_default(),
+        members,
+        done,
+        failed,
+        cancelled,
+        continued_as: run.continued_as.unwrap_or_default(),
+        created_at: run.created_at,
+        ended_at: run.ended_at.unwrap_or_default(),
     }
 }

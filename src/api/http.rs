@@ -5,6 +5,7 @@ mod dead_letters;
 mod execute;
 mod operators;
 mod tasks;
+mod workflows;
 
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use futures_util::StreamExt as _;
 use serde::Serialize;
 
 use super::{Error, LONGEST_EXECUTE, LONGEST_WAIT, State};
+pub use workflows::read_workflow;
 
 /// Every route of producers and operators, and `/healthz` and `/readyz`.
 pub fn router(state: State) -> Router {
@@ -34,6 +36,14 @@ pub fn router(state: State) -> Router {
         .route("/v1/queues/unserved", get(operators::unserved))
         .route("/v1/namespaces", get(operators::namespaces))
         .route("/v1/namespaces/{name}", put(operators::set_namespace))
+        .route("/v1/workflows", post(workflows::start).get(workflows::list))
+        .route("/v1/workflows/{id}", get(workflows::read))
+        .route(
+            "/v1/workflows/{id}/members",
+            post(workflows::add).get(workflows::list_members),
+        )
+        .route("/v1/workflows/{id}/events", get(workflows::events))
+        .route("/v1/workflows/{id}/{action}", post(workflows::order))
         .route("/v1/workers", get(operators::workers))
         .route(
             "/v1/workers/{identity}/{action}",

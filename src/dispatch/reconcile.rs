@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::hub::{DATABASE_DEADLINE, Hub};
 use super::settler;
 use crate::domain::settlement::Move;
-use crate::store::settle::{self, Goes, Return};
+use crate::store::settle::{self, Goes, Return, Returned};
 use crate::store::{self, upkeep};
 
 const TICK: Duration = Duration::from_secs(2);
@@ -66,6 +66,9 @@ async fn reconcile(hub: &Hub) -> Result<(), store::Error> {
             })
         })
         .await?;
+    hub.settler
+        .runs()
+        .look_at(returned.iter().filter_map(Returned::ended_in));
     if !returned.is_empty() {
         tracing::info!(
             tasks = returned.len(),

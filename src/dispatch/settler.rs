@@ -16,6 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::runs::Runs;
 use super::wakes::Wakes;
 use crate::domain::id::{DispatcherId, Token};
 use crate::domain::settlement::Settlement;
@@ -39,6 +40,8 @@ pub struct Settings {
     pub low_water: usize,
     /// As in the hub's settings.
     pub max_losses: i32,
+    /// What a member of a workflow that is over gets to stop.
+    pub cancel_grace: std::time::Duration,
 }
 
 /// What is to be written about one delivery.
@@ -61,6 +64,7 @@ pub struct Report {
 pub struct Settler {
     queue: Arc<Queue>,
     gauge: Arc<Gauge>,
+    runs: Runs,
 }
 
 /// Reports that wait for a writer. Handing one over never waits, or a database that is slow would keep sessions from
@@ -145,11 +149,13 @@ impl Settler {
             accepting: watch::Sender::new(true),
             settled: watch::Sender::new(0),
         });
+        let runs = Runs::start(pool, settings.cancel_grace, wakes, tracker, stop);
         let slow = SlowLane::new(
             pool.clone(),
             settings,
             Arc::clone(wakes),
             Arc::clone(&gauge),
+            runs.clone(),
             tracker,
             stop,
         );
@@ -160,7 +166,13 @@ impl Settler {
                 stop.run_until_cancelled(write_all(writer, queue)).await;
             });
         }
-        Self { queue, gauge }
+        Self { queue, gauge, runs }
+    }
+
+    /// Runs of workflows that may have ended with their members.
+    #[must_use]
+    pub fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// Hands reports over.

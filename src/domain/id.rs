@@ -5,6 +5,10 @@ use std::str::FromStr;
 
 /// A task: a time-ordered number made by the database. In JSON it is a string, since it passes 2^53.
 pub type TaskId = i64;
+/// A workflow, over all its runs.
+pub type WorkflowId = i64;
+/// One run of one workflow, unique over all of them.
+pub type RunId = i64;
 /// One start of a replica.
 pub type DispatcherId = i64;
 /// Stands for no replica, where a move names the owner of a row that must have none.

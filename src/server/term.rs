@@ -190,7 +190,9 @@ async fn drain(replica: &Replica, hub: &Arc<Hub>, loops: &mut Loops) -> Result<(
     let done = async {
         let mut quiet = 0;
         while quiet < QUIET_LOOKS {
-            let busy = !hub.in_flight.is_empty() || replica.settler.backlog() > 0;
+            let busy = !hub.in_flight.is_empty()
+                || replica.settler.backlog() > 0
+                || !replica.settler.runs().is_idle();
             quiet = if busy { 0 } else { quiet + 1 };
             tokio::time::sleep(DRAIN_TICK).await;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio_postgres::types::ToSql;
 
-use super::{Client, Error, Pool};
+use super::{Client, Error, Pool, Work};
 
 /// Tries of one enqueue. Whoever was in the way is through after two or three; ten producers that keep
 /// running into each other have a disagreement that waiting does not end.
@@ -111,9 +111,30 @@ pub async fn enqueue(
     }
     let repeatable = tasks.iter().all(|task| task.dispatch_key.is_some());
     let tasks: Arc<[NewTask]> = tasks.into();
+    write(pool, deadline, repeatable, || {
+        let tasks = Arc::clone(&tasks);
+        move |client: &mut Client, sent: Arc<AtomicBool>| -> Work<'_, _> {
+            Box::pin(async move { enqueue_tasks(client, &tasks, &sent).await })
+        }
+    })
+    .await
+}
+
+/// Does work that enqueues, in one statement that sets its flag when it leaves; again after a conflict, and after a
+/// lost answer where a repeat is safe.
+pub(super) async fn write<T, F>(
+    pool: &Pool,
+    deadline: Duration,
+    repeatable: bool,
+    work: impl Fn() -> F,
+) -> Result<T, EnqueueError>
+where
+    T: Send + 'static,
+    F: for<'c> FnOnce(&'c mut Client, Arc<AtomicBool>) -> Work<'c, T> + Send + 'static,
+{
     let mut pause = PAUSE;
     for _ in 1..TRIES {
-        match attempt(pool, Arc::clone(&tasks), deadline).await {
+        match attempt(pool, deadline, work()).await {
             Err(EnqueueError::Store(Error::Conflict(_))) => {}
             Err(EnqueueError::UnknownOutcome(_)) if repeatable => {}
             decided => return decided,
@@ -121,20 +142,18 @@ pub async fn enqueue(
         tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
         pause *= 2;
     }
-    attempt(pool, tasks, deadline).await
+    attempt(pool, deadline, work()).await
 }
 
-async fn attempt(
-    pool: &Pool,
-    tasks: Arc<[NewTask]>,
-    deadline: Duration,
-) -> Result<Vec<Enqueued>, EnqueueError> {
+async fn attempt<T, F>(pool: &Pool, deadline: Duration, work: F) -> Result<T, EnqueueError>
+where
+    T: Send + 'static,
+    F: for<'c> FnOnce(&'c mut Client, Arc<AtomicBool>) -> Work<'c, T> + Send + 'static,
+{
     let sent = Arc::new(AtomicBool::new(false));
     let sending = Arc::clone(&sent);
     let done = pool
-        .run(deadline, move |client| {
-            Box::pin(async move { enqueue_tasks(client, &tasks, &sending).await })
-        })
+        .run(deadline, move |client| work(client, sending))
         .await;
     done.map_err(|error| {
         if sent.load(Ordering::Acquire) && may_have_committed(&error) {
@@ -166,42 +185,8 @@ async fn enqueue_tasks(
     let statement = client
         .prepare_cached(include_str!("../../sql/enqueue_tasks.sql"))
         .await?;
-    let delays = column(tasks, |task| task.delay_ms);
-    let priorities = column(tasks, |task| task.priority);
-    let attempts = column(tasks, |task| task.max_attempts);
-    let run_timeouts = column(tasks, |task| task.run_timeout_ms);
-    let heartbeats = column(tasks, |task| task.heartbeat_timeout_ms);
-    let starts = column(tasks, |task| task.schedule_to_start_ms);
-    // Required fields are sent even where no task has one: their arrays say how many tasks there are.
-    let queues = texts(tasks, |task| {
-        Some(task.task_queue.as_deref().unwrap_or_default())
-    });
-    let types = texts(tasks, |task| {
-        Some(task.task_type.as_deref().unwrap_or_default())
-    });
-    let payloads: Vec<Option<&[u8]>> = tasks.iter().map(|task| task.payload.as_deref()).collect();
-    let labels = column(tasks, |task| task.labels.as_deref());
-    let options = column(tasks, |task| task.options.as_deref());
-    let values: [&(dyn ToSql + Sync); 18] = [
-        &queues,
-        &types,
-        &payloads,
-        &texts(tasks, |task| task.content_type.as_deref()),
-        &texts(tasks, |task| task.namespace.as_deref()),
-        &texts(tasks, |task| task.dispatch_key.as_deref()),
-        &delays,
-        &texts(tasks, |task| task.run_at.as_deref()),
-        &priorities,
-        &texts(tasks, |task| task.node.as_deref()),
-        &attempts,
-        &run_timeouts,
-        &heartbeats,
-        &starts,
-        &texts(tasks, |task| task.settle.as_deref()),
-        &texts(tasks, |task| task.concurrency_key.as_deref()),
-        &labels,
-        &options,
-    ];
+    let columns = Columns::of(tasks);
+    let values = columns.values();
     sent.store(true, Ordering::Release);
     let rows = client.query(&statement, &values).await?;
     rows.iter()
@@ -214,6 +199,86 @@ async fn enqueue_tasks(
         .collect()
 }
 
+/// Tasks as the statements take them: an array for each field, in the order of `enqueue_tasks.sql`.
+pub(super) struct Columns<'t> {
+    queues: Texts<'t>,
+    types: Texts<'t>,
+    payloads: Vec<Option<&'t [u8]>>,
+    content_types: Texts<'t>,
+    namespaces: Texts<'t>,
+    keys: Texts<'t>,
+    delays: Option<Vec<Option<i64>>>,
+    times: Texts<'t>,
+    priorities: Option<Vec<Option<i32>>>,
+    nodes: Texts<'t>,
+    attempts: Option<Vec<Option<i32>>>,
+    run_timeouts: Option<Vec<Option<i64>>>,
+    heartbeats: Option<Vec<Option<i64>>>,
+    starts: Option<Vec<Option<i64>>>,
+    settles: Texts<'t>,
+    concurrency_keys: Texts<'t>,
+    labels: Option<Vec<Option<&'t [u8]>>>,
+    options: Option<Vec<Option<&'t [u8]>>>,
+}
+
+type Texts<'t> = Option<Vec<Option<std::borrow::Cow<'t, str>>>>;
+
+impl<'t> Columns<'t> {
+    /// Where the namespace stands: a workflow's members have none of their own.
+    pub(super) const NAMESPACE: usize = 4;
+
+    pub(super) fn of(tasks: &'t [NewTask]) -> Self {
+        Self {
+            // Required fields are sent even where no task has one: their arrays say how many tasks there are.
+            queues: texts(tasks, |task| {
+                Some(task.task_queue.as_deref().unwrap_or_default())
+            }),
+            types: texts(tasks, |task| {
+                Some(task.task_type.as_deref().unwrap_or_default())
+            }),
+            payloads: tasks.iter().map(|task| task.payload.as_deref()).collect(),
+            content_types: texts(tasks, |task| task.content_type.as_deref()),
+            namespaces: texts(tasks, |task| task.namespace.as_deref()),
+            keys: texts(tasks, |task| task.dispatch_key.as_deref()),
+            delays: column(tasks, |task| task.delay_ms),
+            times: texts(tasks, |task| task.run_at.as_deref()),
+            priorities: column(tasks, |task| task.priority),
+            nodes: texts(tasks, |task| task.node.as_deref()),
+            attempts: column(tasks, |task| task.max_attempts),
+            run_timeouts: column(tasks, |task| task.run_timeout_ms),
+            heartbeats: column(tasks, |task| task.heartbeat_timeout_ms),
+            starts: column(tasks, |task| task.schedule_to_start_ms),
+            settles: texts(tasks, |task| task.settle.as_deref()),
+            concurrency_keys: texts(tasks, |task| task.concurrency_key.as_deref()),
+            labels: column(tasks, |task| task.labels.as_deref()),
+            options: column(tasks, |task| task.options.as_deref()),
+        }
+    }
+
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 18] {
+        [
+            &self.queues,
+            &self.types,
+            &self.payloads,
+            &self.content_types,
+            &self.namespaces,
+            &self.keys,
+            &self.delays,
+            &self.times,
+            &self.priorities,
+            &self.nodes,
+            &self.attempts,
+            &self.run_timeouts,
+            &self.heartbeats,
+            &self.starts,
+            &self.settles,
+            &self.concurrency_keys,
+            &self.labels,
+            &self.options,
+        ]
+    }
+}
+
 /// One value a task, or nothing at all where no task has one.
 fn column<'t, T>(
     tasks: &'t [NewTask],
@@ -223,19 +288,16 @@ fn column<'t, T>(
     values.iter().any(Option::is_some).then_some(values)
 }
 
+fn texts<'t>(tasks: &'t [NewTask], value: impl Fn(&'t NewTask) -> Option<&'t str>) -> Texts<'t> {
+    column(tasks, |task| value(task).map(refusable))
+}
+
 /// PostgreSQL's text can't hold NUL and would refuse the whole statement without naming a field. No text field
 /// allows control characters, so another one in its place gets the refusal of that field's own rule.
-fn texts<'t>(
-    tasks: &'t [NewTask],
-    value: impl Fn(&'t NewTask) -> Option<&'t str>,
-) -> Option<Vec<Option<std::borrow::Cow<'t, str>>>> {
-    column(tasks, |task| {
-        value(task).map(|text| {
-            if text.contains('\0') {
-                text.replace('\0', "\u{1}").into()
-            } else {
-                text.into()
-            }
-        })
-    })
+pub(super) fn refusable(text: &str) -> std::borrow::Cow<'_, str> {
+    if text.contains('\0') {
+        text.replace('\0', "\u{1}").into()
+    } else {
+        text.into()
+    }
 }

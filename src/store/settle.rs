@@ -7,7 +7,7 @@ use bytes::Bytes;
 use deadpool_postgres::GenericClient;
 
 use super::{Error, millis, storable};
-use crate::domain::id::{DispatcherId, RouteId, TaskId, Token};
+use crate::domain::id::{DispatcherId, RouteId, RunId, TaskId, Token};
 use crate::domain::outcome::Failure;
 use crate::domain::settlement::Move;
 
@@ -65,8 +65,27 @@ pub struct Returned {
     pub id: TaskId,
     /// Its route.
     pub route: RouteId,
+    /// The run of a workflow's member.
+    pub run: Option<RunId>,
     /// Where it went.
     pub goes: Goes,
+}
+
+impl Returned {
+    /// The run that may have ended with this task.
+    #[must_use]
+    pub fn ended_in(&self) -> Option<RunId> {
+        self.run.filter(|_| self.goes != Goes::Ready)
+    }
+}
+
+/// A task that a completion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// The task.
+    pub id: TaskId,
+    /// The run of a workflow's member, which may have ended with it.
+    pub run: Option<RunId>,
 }
 
 /// What a second look says of a report that matched no row.
@@ -84,7 +103,7 @@ pub enum Verdict {
 pub async fn complete(
     client: &impl GenericClient,
     batch: &[Completion],
-) -> Result<Vec<TaskId>, Error> {
+) -> Result<Vec<Completed>, Error> {
     let (ids, epochs, fences) = split(batch.iter().map(|entry| entry.token));
     let results: Vec<Option<&[u8]>> = batch
         .iter()
@@ -105,7 +124,11 @@ pub async fn complete(
             &[&ids, &epochs, &fences, &results, &types, &workers],
         )
         .await?;
-    Ok(rows.iter().map(|row| row.get("id")).collect())
+    let completed = rows.iter().map(|row| Completed {
+        id: row.get("id"),
+        run: row.get("run_id"),
+    });
+    Ok(completed.collect())
 }
 
 /// Moves claimed tasks, one entry a task; answers those that it moved. The others want a second look.
@@ -150,6 +173,7 @@ pub async fn give_back(
     let returned = rows.iter().map(|row| Returned {
         id: row.get("id"),
         route: row.get("route_id"),
+        run: row.get("run_id"),
         goes: match row.get("goes") {
             "ready" => Goes::Ready,
             "dead" => Goes::Dead,
@@ -172,11 +196,22 @@ pub struct Missed {
     pub owner: Option<DispatcherId>,
 }
 
+/// What a second look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The task.
+    pub id: TaskId,
+    /// What its report is worth.
+    pub verdict: Verdict,
+    /// The run of a workflow's member whose end is recorded: nobody may have looked whether the run has ended.
+    pub run: Option<RunId>,
+}
+
 /// Looks at the rows and the history of reports that matched no row.
 pub async fn look_again(
     client: &impl GenericClient,
     missed: &[Missed],
-) -> Result<Vec<(TaskId, Verdict)>, Error> {
+) -> Result<Vec<Judged>, Error> {
     let (ids, epochs, fences) = split(missed.iter().map(|report| report.token));
     let successes: Vec<bool> = missed.iter().map(|report| report.success).collect();
     let workers: Vec<Option<String>> = missed
@@ -197,7 +232,11 @@ pub async fn look_again(
             "recorded" => Verdict::Recorded,
             _ => Verdict::Superseded,
         };
-        (row.get("id"), verdict)
+        Judged {
+            id: row.get("id"),
+            verdict,
+            run: row.get("run_id"),
+        }
     });
     Ok(verdicts.collect())
 }
@@ -216,6 +255,8 @@ pub struct CancelAnswer {
     pub id: TaskId,
     /// The replica that holds it, when it runs.
     pub dispatcher: Option<DispatcherId>,
+    /// The run of a workflow's member that ended here, which may have ended with it.
+    pub run: Option<RunId>,
     /// `cancelled`, `requested`, `done`, `failed`, or `ended` where it ended just now.
     pub state: String,
 }
@@ -234,6 +275,7 @@ pub async fn cancel(
     let answers = rows.iter().map(|row| CancelAnswer {
         id: row.get("id"),
         dispatcher: row.get("dispatcher"),
+        run: row.get("run_id"),
         state: row.get("state"),
     });
     Ok(answers.collect())

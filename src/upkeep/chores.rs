@@ -8,6 +8,7 @@ use deadpool_postgres::GenericClient;
 use parking_lot::Mutex;
 
 use super::unserved::{self, Watch};
+use super::workflows::{self, Walk};
 use crate::dispatch::settler;
 use crate::dispatch::{DATABASE_DEADLINE, Hub};
 use crate::domain::id::{RouteId, TaskId};
@@ -30,6 +31,7 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
     let ended = hub.ended.clone();
     let watch = Watch::new(hub.settings.dead_after, hub.settings.reconnect_grace);
     let watch = Arc::new(Mutex::new(watch));
+    let mut walk = Walk::default();
     let mut wait = tick;
     loop {
         let jittered = wait.mul_f64(0.8 + 0.4 * fastrand::f64());
@@ -41,7 +43,7 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
             return;
         }
         let partitions = Instant::now() >= partitions_at;
-        wait = match do_chores(&hub, &watch, partitions).await {
+        wait = match do_chores(&hub, &watch, &mut walk, partitions).await {
             Ok(done) => {
                 if partitions && done.raised {
                     partitions_at = Instant::now() + PARTITIONS_EVERY;
@@ -61,13 +63,15 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
 async fn do_chores(
     hub: &Arc<Hub>,
     watch: &Arc<Mutex<Watch>>,
+    walk: &mut Walk,
     partitions: bool,
 ) -> Result<Tick, Error> {
     hub.routes.refresh(&hub.pool).await?;
     hub.direct.refresh(&hub.pool).await?;
     let (defaults, max_losses) = (hub.settings.defaults, hub.settings.max_losses);
     let (looking, watch) = (Arc::clone(hub), Arc::clone(watch));
-    let (moved, failed) = hub
+    let from = walk.from();
+    let (moved, failed, walked) = hub
         .pool
         .run(DATABASE_DEADLINE, move |client| {
             Box::pin(async move {
@@ -75,17 +79,21 @@ async fn do_chores(
                 let won = upkeep::try_chores(&transaction).await?;
                 let unserved = unserved::look(&transaction, &looking, &watch).await?;
                 if !won {
-                    return Ok((Vec::new(), 0));
+                    return Ok((Vec::new(), 0, None));
                 }
                 let mut moved = rearm(&transaction, max_losses).await?;
                 moved.extend(end_overdue(&transaction, &defaults, max_losses).await?);
                 let failed =
                     unserved::write(&transaction, &unserved, &defaults, max_losses).await?;
+                let walked = workflows::walk(&transaction, from).await?;
                 transaction.commit().await?;
-                Ok((moved, failed))
+                Ok((moved, failed, Some(walked)))
             })
         })
         .await?;
+    let runs = hub.settler.runs();
+    runs.look_at(moved.iter().filter_map(Returned::ended_in));
+    let more_runs = walk.goes_on(walked, runs);
     for task in moved.iter().filter(|task| task.goes == Goes::Ready) {
         hub.wakes.route(task.route, true);
     }
@@ -113,7 +121,7 @@ async fn do_chores(
         })
         .await?;
     Ok(Tick {
-        full: moved.len().max(failed) >= usize::try_from(BATCH).unwrap_or(usize::MAX),
+        full: more_runs || moved.len().max(failed) >= usize::try_from(BATCH).unwrap_or(usize::MAX),
         raised,
     })
 }

@@ -55,3 +55,6 @@ mod transitions;
 mod unserved;
 mod websocket;
 mod why;
+mod workflow_doors;
+mod workflow_replicas;
+mod workflows;

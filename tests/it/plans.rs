@@ -3,7 +3,7 @@
 use deadpool_postgres::GenericClient;
 use fencepost::domain::id::{TaskId, Token};
 use fencepost::store::claim::LaneRequest;
-use fencepost::store::{Client, claim, settle};
+use fencepost::store::{Client, claim, runs, settle};
 
 use crate::support::Queue;
 use crate::support::plan::{Plan, array, conditions, large_table, prepare, repeat};
@@ -114,6 +114,13 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
         hot!("forget_dispatchers", None, ""),
         hot!("read_task", None, "{id}, true, true"),
         hot!("read_ended", None, "{ids}"),
+        hot!("look_at_runs", None, "{ids}"),
+        hot!("hold_members", None, "7, 500"),
+        hot!("release_members", None, "7, 500"),
+        hot!("lock_members", None, "7, 500"),
+        hot!("settle_run", None, "7"),
+        hot!("list_members", None, "7, 0, 100"),
+        hot!("list_events", None, "7, 0, 100"),
         hot!(
             "list_tasks",
             None,
@@ -417,4 +424,61 @@ async fn the_low_water_mark_spares_a_claim_the_dead_rows_under_an_open_snapshot(
     );
     assert!(waiting[0] > mark.1);
     snapshot.rollback().await.unwrap();
+}
+
+/// A run with so many members of the first route, all due, and every statement that is asked of it.
+async fn fill_run(client: &impl GenericClient, run: i64, members: i32) {
+    client
+        .batch_execute(&format!(
+            "alter table fencepost.live set (autovacuum_enabled = off);
+            insert into fencepost.workflow (run_id, workflow_id, namespace_id, mode) values ({run}, {run}, 1, 'all');
+            insert into fencepost.live (id, route_id, visible_after, run_id)
+            select n, 1, now() - interval '1 hour', {run} from generate_series(1, {members}) as n"
+        ))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_held_members_cost_a_claim_nothing() {
+    const MEMBERS: i32 = 100_000;
+    let queue = Queue::new().await;
+    let mut client = queue.client().await;
+    fill_run(&client, 7, MEMBERS).await;
+    queue
+        .execute("update fencepost.workflow set paused = '{}'")
+        .await;
+    let (mut batches, grace) = (0, std::time::Duration::ZERO);
+    while let Some((run, step)) = runs::look(&client, &[7]).await.unwrap().pop() {
+        runs::take_step(&mut client, run, step, grace)
+            .await
+            .unwrap();
+        batches += 1;
+    }
+    assert_eq!(batches, MEMBERS / 500);
+    client.batch_execute("vacuum fencepost.live").await.unwrap();
+    prepare(&client, "claim_tasks", CLAIM_TASKS).await;
+    let execute = execute_claim(queue.dispatcher, ("1970-01-01".into(), 0), 500);
+    Plan::measure(&client, &execute).await;
+    let plan = Plan::measure(&client, &execute).await;
+    assert!(plan.rows() < 1.0);
+    assert!(plan.buffers() < 10, "{}", plan.text());
+}
+
+#[tokio::test]
+async fn the_look_at_a_run_costs_the_same_however_many_members_it_has_and_had() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    fill_run(&client, 7, 10_000).await;
+    let look = include_str!("../../sql/look_at_runs.sql");
+    prepare(&client, "look_at_runs", look).await;
+    // The entries of those that have ended stay in the index: nobody vacuums.
+    for ended in [0, 5_000, 9_999] {
+        let delete = format!("delete from fencepost.live where id <= {ended}");
+        queue.execute(&delete).await;
+        Plan::measure(&client, "execute look_at_runs('{7}')").await;
+        let plan = Plan::measure(&client, "execute look_at_runs('{7}')").await;
+        assert!(plan.rows() < 1.0);
+        assert!(plan.buffers() < 40, "{ended}: {}", plan.text());
+    }
 }

@@ -79,7 +79,7 @@ async fn finish(client: &Client, tokens: &[Token]) {
         eventually(PATIENCE, async || {
             let batch: Vec<Completion> = open.iter().copied().map(success).collect();
             let done = settle::complete(client, &batch).await.unwrap();
-            open.retain(|token| !done.contains(&token.id));
+            open.retain(|token| !done.iter().any(|ended| ended.id == token.id));
             open.is_empty().then_some(())
         })
         .await;

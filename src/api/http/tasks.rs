@@ -21,7 +21,7 @@ use crate::store::tasks::{Filter, Parts};
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Lines of a list unless told.
-const PAGE: u32 = 100;
+pub(super) const PAGE: u32 = 100;
 
 #[derive(Serialize)]
 struct EnqueuedView {
@@ -45,17 +45,7 @@ pub(super) async fn enqueue(
     request: Request,
 ) -> Result<Response, Error> {
     let split = body::split(&read_body(&state, request).await?)?;
-    let count = split.objects.len();
-    let mut tasks = Vec::with_capacity(count);
-    for (index, members) in split.objects.into_iter().enumerate() {
-        tasks.push(new_task(members).map_err(|mut error| {
-            if count > 1 {
-                error.message = format!("task {}: {}", index + 1, error.message);
-            }
-            error
-        })?);
-    }
-    let enqueued = state.enqueue(tasks).await?;
+    let enqueued = state.enqueue(new_tasks(split.objects)?).await?;
     let status = if enqueued.iter().any(|task| task.created) {
         StatusCode::CREATED
     } else {
@@ -188,6 +178,20 @@ fn task_id(text: &str) -> Result<i64, Error> {
 pub(super) fn number<N: std::str::FromStr>(field: &str, text: &str) -> Result<N, Error> {
     text.parse()
         .map_err(|_| Error::invalid_value(field, format!("{field} must be an integer.")))
+}
+
+/// Reads tasks; an error says which where there are several.
+pub(super) fn new_tasks(objects: Vec<Members>) -> Result<Vec<NewTask>, Error> {
+    let count = objects.len();
+    let tasks = objects.into_iter().enumerate().map(|(index, members)| {
+        new_task(members).map_err(|mut error| {
+            if count > 1 {
+                error.message = format!("task {}: {}", index + 1, error.message);
+            }
+            error
+        })
+    });
+    tasks.collect()
 }
 
 /// Reads the members of one task. Only their JSON types are judged here, their values by the database.

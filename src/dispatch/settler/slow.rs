@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::writer::{Acks, Written, condemn, said, write_once};
-use super::{Gauge, Report, Settings};
+use super::{Gauge, Report, Runs, Settings};
 use crate::dispatch::hub::DATABASE_DEADLINE;
 use crate::dispatch::wakes::Wakes;
 use crate::store::settle::{self, Goes};
@@ -27,6 +27,7 @@ pub(super) struct SlowLane {
     pub(super) settings: Settings,
     pub(super) wakes: Arc<Wakes>,
     pub(super) gauge: Arc<Gauge>,
+    pub(super) runs: Runs,
     pub(super) tracker: TaskTracker,
     pub(super) stop: CancellationToken,
     waiters: Arc<Semaphore>,
@@ -38,6 +39,7 @@ impl SlowLane {
         settings: Settings,
         wakes: Arc<Wakes>,
         gauge: Arc<Gauge>,
+        runs: Runs,
         tracker: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
@@ -47,6 +49,7 @@ impl SlowLane {
             settings,
             wakes,
             gauge,
+            runs,
             tracker: tracker.clone(),
             stop: stop.clone(),
             waiters,
@@ -75,6 +78,7 @@ impl SlowLane {
                     let mut acks = Acks::default();
                     acks.add(&report, written.is_recorded(report.token));
                     acks.send();
+                    self.runs.look_at(written.runs);
                     break;
                 }
                 Ok(_) => {}

@@ -1,6 +1,6 @@
 //! Writes batches of reports, as often as it takes.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use deadpool_postgres::GenericClient;
@@ -8,7 +8,7 @@ use deadpool_postgres::GenericClient;
 use super::Report;
 use super::slow::SlowLane;
 use crate::dispatch::hub::DATABASE_DEADLINE;
-use crate::domain::id::{RouteId, TaskId, Token};
+use crate::domain::id::{RouteId, RunId, TaskId, Token};
 use crate::domain::outcome::Failure;
 use crate::domain::settlement::{Move, Settlement};
 use crate::fleet::Session;
@@ -34,6 +34,8 @@ pub(super) struct Written {
     recorded: HashSet<TaskId>,
     busy: HashSet<TaskId>,
     pub(super) returned: Vec<Returned>,
+    /// Runs of workflows whose members have ended.
+    pub(super) runs: BTreeSet<RunId>,
 }
 
 impl Writer {
@@ -46,6 +48,7 @@ impl Writer {
                 Ok(written) => {
                     self.wake(&round, &written.returned).await;
                     handed_on += self.answer(round, &written);
+                    self.slow.runs.look_at(written.runs);
                 }
                 Err(error) => rounds.extend(Self::isolate(round, &error)),
             }
@@ -247,15 +250,19 @@ pub(super) async fn write_once(
     let mut written = Written::default();
     let (completions, returns) = by_kind(reports);
     if !completions.is_empty() {
-        written
-            .recorded
-            .extend(settle::complete(client, &completions).await?);
+        for ended in settle::complete(client, &completions).await? {
+            written.recorded.insert(ended.id);
+            written.runs.extend(ended.run);
+        }
     }
     if !returns.is_empty() {
         written.returned = settle::give_back(client, &returns, max_losses).await?;
         written
             .recorded
             .extend(written.returned.iter().map(|task| task.id));
+        written
+            .runs
+            .extend(written.returned.iter().filter_map(Returned::ended_in));
     }
     let missed: Vec<Missed> = reports
         .iter()
@@ -268,10 +275,11 @@ pub(super) async fn write_once(
         })
         .collect();
     if !missed.is_empty() {
-        for (id, verdict) in settle::look_again(client, &missed).await? {
-            match verdict {
-                Verdict::Recorded => written.recorded.insert(id),
-                Verdict::Busy => written.busy.insert(id),
+        for judged in settle::look_again(client, &missed).await? {
+            written.runs.extend(judged.run);
+            match judged.verdict {
+                Verdict::Recorded => written.recorded.insert(judged.id),
+                Verdict::Busy => written.busy.insert(judged.id),
                 Verdict::Superseded => false,
             };
         }

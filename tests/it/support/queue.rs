@@ -348,7 +348,7 @@ pub async fn verdict_for(
     };
     let verdicts = settle::look_again(client, &[missed]).await.unwrap();
     assert_eq!(verdicts.len(), 1);
-    verdicts[0].1
+    verdicts[0].verdict
 }
 
 pub fn success(token: Token) -> Completion {
