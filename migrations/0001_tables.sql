@@ -203,6 +203,8 @@ create table fencepost.dispatcher (
     heartbeat_at timestamptz not null default clock_timestamp(),
     started_at timestamptz not null default clock_timestamp(),
     sleeping boolean not null default false,
+    -- somebody waits at this replica for the end of a task
+    awaiting boolean not null default false,
     draining boolean not null default false,
     dead_at timestamptz
 ) with (
@@ -342,7 +344,9 @@ where kind = 'ended';
 create table fencepost.limits (
     only_row boolean primary key default true check (only_row),
     payload_bytes int not null default 1048576 check (payload_bytes between 1 and 67108864),
-    result_bytes int not null default 1048576 check (result_bytes between 1 and 67108864)
+    result_bytes int not null default 1048576 check (result_bytes between 1 and 67108864),
+    -- how long dispatch keys of new tasks are remembered once the task has ended
+    remember interval not null default '1 day' check (remember between '0' and '3650 days')
 );
 
 insert into fencepost.limits default values;

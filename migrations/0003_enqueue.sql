@@ -630,6 +630,7 @@ language plpgsql
 as $$
 declare
     owners bigint[] := ids;
+    remembered interval := (select limits.remember from fencepost.limits);
     item record;
     last_namespace int;
     last_key text;
@@ -643,7 +644,7 @@ begin
         order by route.namespace_id, given.key, given.ordinal
     loop
         if (last_namespace, last_key) is distinct from (item.namespace_id, item.key) then
-            last_owner := fencepost.take_key(item.namespace_id, item.key, item.id, interval '1 day');
+            last_owner := fencepost.take_key(item.namespace_id, item.key, item.id, remembered);
             last_namespace := item.namespace_id;
             last_key := item.key;
         end if;

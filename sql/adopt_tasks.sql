@@ -33,8 +33,9 @@ set
     dispatcher = $4::bigint,
     sweep = $7::bigint,
     claimed_at = statement_timestamp(),
+    -- The run timeout goes on over the move: a deadline stays. One that was put back has none left.
     deadline = case
-        when live.cancel_requested then live.deadline
+        when live.deadline is not null or live.cancel_requested then live.deadline
         when coalesce(live.run_timeout_ms, $6::bigint) > 0
             then
                 statement_timestamp()
@@ -56,4 +57,14 @@ returning
     live.losses,
     live.epoch,
     live.fence,
-    live.cancel_requested
+    live.cancel_requested,
+    -- how long ago the delivery was claimed first, which its deadline tells; zero where that is not known
+    case
+        when not live.cancel_requested
+            then
+                greatest(
+                    coalesce(live.run_timeout_ms, $6::bigint) + $5::bigint
+                    - extract(epoch from live.deadline - statement_timestamp()) * 1000,
+                    0
+                )::bigint
+    end as claimed_for_ms

@@ -3,6 +3,7 @@ select
     dispatcher.id,
     dispatcher.name,
     dispatcher.beat,
-    dispatcher.draining
+    dispatcher.draining,
+    dispatcher.awaiting
 from fencepost.dispatcher
 where dispatcher.dead_at is null

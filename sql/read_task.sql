@@ -30,7 +30,9 @@ select
     task.content_type,
     case when $2::boolean then task.payload end as payload,
     outcome.result_type,
-    case when $3::boolean then outcome.result end as result
+    case when $3::boolean then outcome.result end as result,
+    -- retention leaves the type and takes the bytes
+    outcome.result_type is not null and outcome.result is null as result_expired
 from fencepost.task
 inner join fencepost.route on route.route_id = task.route_id
 inner join fencepost.namespace on namespace.namespace_id = route.namespace_id

@@ -28,8 +28,10 @@ pub use error::{CODES, Code, Error, Kind};
 pub use execute::{Direct, LONGEST_EXECUTE};
 pub use operators::{NamespaceView, NodeSeen, QueueView, UnservedView, WhyView, WorkerView};
 pub use view::{ListedView, TaskView};
-pub use waits::Waits;
+pub use waits::{Hints, Waits};
 pub use workflows::{AddedView, EventView, ListedRunView, MemberView, StartedView, WorkflowView};
+
+use waits::Waited;
 
 /// The longest wait in one call, so that a client or proxy in between does not take it for dead.
 pub const LONGEST_WAIT: Duration = Duration::from_mins(1);
@@ -112,7 +114,22 @@ impl State {
                 Box::pin(async move { tasks::read_task(client, id, parts).await })
             })
             .await?;
-        found.ok_or_else(|| Error::no_task(id))
+        match found {
+            Some(task) => Ok(task),
+            None => Err(self.absence(id).await?),
+        }
+    }
+
+    /// Says of a task that is not there whether it can have left history.
+    async fn absence(&self, id: i64) -> Result<Error, Error> {
+        let left = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move { tasks::has_left_history(client, id).await })
+        });
+        Ok(if left.await? {
+            Error::task_left(id)
+        } else {
+            Error::no_task(id)
+        })
     }
 
     /// Lists tasks with ids below `before`, newest first.
@@ -160,8 +177,8 @@ impl State {
         }
     }
 
-    /// Answers, with its result, when the task has ended or the time is over, whichever comes first; at a shutdown at
-    /// once.
+    /// Answers, with its result, when the task has ended or the time is over, whichever comes first. A replica that
+    /// begins to shut down says so instead, at once: another one can go on waiting.
     pub async fn wait(&self, id: i64, time: Duration) -> Result<Task, Error> {
         if time > LONGEST_WAIT {
             let message = format!("timeout must be at most {} s.", LONGEST_WAIT.as_secs());
@@ -175,9 +192,16 @@ impl State {
         // Subscribed before the look: an end in between is not missed.
         let mut waiting = self.waits.subscribe(id)?;
         let task = self.get(id, parts).await?;
-        if task.ended || !waiting.ended(until).await {
+        if task.ended {
             return Ok(task);
         }
-        self.get(id, parts).await
+        match waiting.ended(until).await {
+            Waited::Ended => self.get(id, parts).await,
+            Waited::Late => Ok(task),
+            Waited::Leaving => Err(Error::new(
+                "FP-121",
+                "this replica shuts down and waits for nothing; the task goes on: ask another replica.",
+            )),
+        }
     }
 }

@@ -15,6 +15,7 @@ pub mod serve;
 mod signals;
 mod stage;
 pub mod task;
+mod wait;
 pub mod worker;
 pub mod workers;
 pub mod workflow;

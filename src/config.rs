@@ -6,11 +6,13 @@
 mod error;
 mod kinds;
 mod reader;
+mod retention;
 mod sections;
 mod sources;
 
 pub use error::{Errors, Fault};
 pub use reader::Entry;
+pub use retention::Retention;
 pub use sections::{Limits, Log, LogFormat, Replica, Server, Settle, Sweep, Tasks, Wake, Workers};
 pub use sources::{ConfigFile, Flag, Sources};
 
@@ -38,6 +40,8 @@ pub struct Config {
     pub sweep: Sweep,
     /// `[settle]`
     pub settle: Settle,
+    /// `[retention]`
+    pub retention: Retention,
     /// `[log]`
     pub log: Log,
 }
@@ -68,6 +72,7 @@ impl Config {
             wake: Wake::read(&mut reader),
             sweep: Sweep::read(&mut reader),
             settle: Settle::read(&mut reader),
+            retention: Retention::read(&mut reader),
             log: Log::read(&mut reader),
         };
         let entries = reader.finish()?;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::server::TcpIncoming;
 
-use crate::api::{self, Readiness, Waits};
+use crate::api::{self, Hints, Readiness, Waits};
 use crate::config::Config;
 use crate::dispatch::settler::{self, Settler};
 use crate::dispatch::{self, Hub, Wakes};
@@ -28,6 +28,7 @@ use crate::store::{self, Pool};
 use crate::transport::entry::Entry;
 use crate::transport::grpc::GrpcDoor;
 use crate::transport::{session, websocket};
+use crate::upkeep::retention;
 
 /// HTTP/2 windows: results come in frames of many tasks, and a window below that stalls the stream.
 const HTTP2_WINDOW: u32 = 4 * 1024 * 1024;
@@ -55,6 +56,10 @@ pub struct Settings {
     pub limits: api::Limits,
     /// Bytes that a payload and a result may have, where this configuration says so; stored for all doors.
     pub stored_limits: (Option<i32>, Option<i32>),
+    /// How long dispatch keys of new tasks are remembered, where this configuration says so; stored for all doors.
+    pub stored_remember: Option<Duration>,
+    /// How long things are kept.
+    pub retention: retention::Settings,
     /// Time between two heartbeats.
     pub beat: Duration,
     /// Time that running tasks have to end at a shutdown.
@@ -111,6 +116,13 @@ impl From<&Config> for Settings {
                 ..api::Limits::default()
             },
             stored_limits: (bytes(limits.payload), bytes(limits.result)),
+            stored_remember: config.retention.dispatch_keys,
+            retention: retention::Settings {
+                interval: config.retention.interval,
+                history: config.retention.history,
+                results: config.retention.results,
+                dead_letters: config.retention.dead_letters,
+            },
             beat: config.replica.beat,
             drain_timeout: config.replica.drain_timeout,
         }
@@ -151,6 +163,8 @@ struct Replica {
     pool: Pool,
     settler: Settler,
     wakes: Arc<Wakes>,
+    /// Whether anybody waits here for the end of a task.
+    awaiting: watch::Receiver<bool>,
     hub: watch::Sender<Option<Arc<Hub>>>,
     health: watch::Sender<bool>,
     migrated: watch::Sender<bool>,
@@ -175,24 +189,30 @@ pub async fn serve(
     let pool = Pool::new(&settings.store)?;
     let wakes = Arc::new(Wakes::default());
     let settler = Settler::start(&pool, settings.settle, &wakes, &tracker, &stop);
+    let leaving = CancellationToken::new();
+    let hints = Hints {
+        settled: settler.settled(),
+        told: settings.dispatch.listen.then(|| wakes.ends()),
+    };
+    let (waits, poller) = Waits::new(pool.clone(), hints, leaving.clone());
+    let shutdown = async {
+        shutdown.await;
+        leaving.cancel();
+    };
     let replica = Arc::new(Replica {
         settings,
         pool,
         settler,
         wakes,
+        awaiting: waits.busy(),
         hub: watch::Sender::new(None),
         health: watch::Sender::new(true),
         migrated: watch::Sender::new(true),
     });
 
     let readiness = watch::Sender::new(Readiness::default());
-    let (waits, poller) = Waits::new(
-        replica.pool.clone(),
-        replica.settler.settled(),
-        stop.clone(),
-    );
     let mut services = JoinSet::new();
-    services.spawn(poller.run());
+    services.spawn(poller.run(stop.clone()));
     let state = api::State {
         pool: replica.pool.clone(),
         waits,

@@ -16,6 +16,7 @@ pub mod migrate;
 mod pool;
 pub mod queues;
 pub mod redrives;
+pub mod retention;
 pub mod routes;
 pub mod runs;
 mod settings;

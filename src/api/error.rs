@@ -180,6 +180,15 @@ impl Error {
         Self::new("FP-104", format!("there is no task {id}.")).at("task_id")
     }
 
+    pub(crate) fn task_left(id: i64) -> Self {
+        let message =
+            format!("there is no task {id} any more: tasks as old as this one have left history.");
+        Self {
+            slug: "left_history".into(),
+            ..Self::new("FP-104", message).at("task_id")
+        }
+    }
+
     /// The status over HTTP.
     pub fn http_status(&self) -> StatusCode {
         match self.code.kind {

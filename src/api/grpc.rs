@@ -229,6 +229,7 @@ fn info(task: Task) -> TaskInfo {
         result: task.result.unwrap_or_default().into(),
         result_content_type: task.result_type.unwrap_or_default(),
         ended: task.ended,
+        result_expired: task.result_expired,
     }
 }
 

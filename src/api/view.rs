@@ -47,6 +47,9 @@ pub struct TaskView {
     result: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result_base64: Option<String>,
+    /// There was a result, and it is kept no longer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    result_expired: bool,
 }
 
 impl From<Task> for TaskView {
@@ -80,6 +83,7 @@ impl From<Task> for TaskView {
             result_content_type: task.result_type,
             result,
             result_base64,
+            result_expired: task.result_expired,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Waiting for the ends of tasks: one poller a process asks for all who wait.
 //!
-//! It asks soon after this replica has settled a batch, at most once in [`RATE`], and every [`FALLBACK`] for
-//! tasks that other replicas settle. With nobody waiting it asks nothing.
+//! It asks soon after this replica has settled a batch, or another one says that it has, at most once in [`RATE`]; soon
+//! after somebody has begun to wait, then more and more rarely, since what others say is advice. With nobody waiting it
+//! asks nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
@@ -19,8 +20,18 @@ use crate::store::{self, Pool};
 /// Batches settle a hundred times a second and more; nobody who waits over a network sees 10 ms.
 const RATE: Duration = Duration::from_millis(10);
 
-/// The longest that an end on another replica goes unnoticed: below what a person feels.
-const FALLBACK: Duration = Duration::from_millis(200);
+/// The first wait between two looks that nothing asked for, doubled at each further one. Whoever settles elsewhere learns
+/// within this time that somebody waits here.
+const FIRST: Duration = Duration::from_millis(100);
+
+/// The longest that an end elsewhere goes unnoticed where others say so: what they say is lost with their connection only.
+const TOLD: Duration = Duration::from_secs(1);
+
+/// The same where nobody says so: below what a person feels.
+const UNTOLD: Duration = Duration::from_millis(200);
+
+/// Looks take this part of the time at most, however many wait.
+const SHARE: u32 = 10;
 
 /// A look that takes longer is given up and taken again.
 const LOOK_DEADLINE: Duration = Duration::from_secs(5);
@@ -36,38 +47,63 @@ pub struct Waits {
 
 #[derive(Debug)]
 struct Registry {
-    waited: Mutex<HashMap<i64, Waited>>,
+    waited: Mutex<HashMap<i64, Entry>>,
     arrived: Notify,
-    shutdown: CancellationToken,
+    /// Whether anybody waits.
+    busy: watch::Sender<bool>,
+    leaving: CancellationToken,
+}
+
+/// What tells a process that tasks may have ended.
+#[derive(Debug)]
+pub struct Hints {
+    /// Grows with each batch that this process settles.
+    pub settled: watch::Receiver<u64>,
+    /// Grows whenever another replica says that it has settled something; none where nobody listens to that.
+    pub told: Option<watch::Receiver<u64>>,
+}
+
+impl Hints {
+    /// For a process that settles nothing and hears nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            settled: watch::channel(0).1,
+            told: None,
+        }
+    }
 }
 
 /// One task that somebody waits for.
 #[derive(Debug)]
-struct Waited {
+struct Entry {
     waiting: usize,
     ended: watch::Sender<bool>,
 }
 
 impl Waits {
-    /// The registry, and the poller that its owner has to run. `settled` counts the batches that this replica has
-    /// settled: a hint that costs nothing when it never changes. When `shutdown` comes, all waits end.
+    /// The registry, and the poller that its owner has to run, until it stops it. When `leaving` comes, all waits end.
     #[must_use]
-    pub fn new(
-        pool: Pool,
-        settled: watch::Receiver<u64>,
-        shutdown: CancellationToken,
-    ) -> (Self, Poller) {
+    pub fn new(pool: Pool, hints: Hints, leaving: CancellationToken) -> (Self, Poller) {
         let registry = Arc::new(Registry {
             waited: Mutex::default(),
             arrived: Notify::new(),
-            shutdown,
+            busy: watch::Sender::new(false),
+            leaving,
         });
         let poller = Poller {
             registry: Arc::clone(&registry),
             pool,
-            settled,
+            hints,
+            pace: FIRST,
         };
         (Self { registry }, poller)
+    }
+
+    /// Whether anybody waits here.
+    #[must_use]
+    pub fn busy(&self) -> watch::Receiver<bool> {
+        self.registry.busy.subscribe()
     }
 
     /// From here on no end of the task is missed. Refused beyond [`MOST_WAITS`].
@@ -78,12 +114,13 @@ impl Waits {
             let message = format!("{MOST_WAITS} tasks are being waited for already; try later.");
             return Err(Error::new("FP-115", message));
         }
-        let entry = waited.entry(id).or_insert_with(|| Waited {
+        let entry = waited.entry(id).or_insert_with(|| Entry {
             waiting: 0,
             ended: watch::Sender::new(false),
         });
         entry.waiting += 1;
         let ended = entry.ended.subscribe();
+        self.registry.set_busy(true);
         drop(waited);
         self.registry.arrived.notify_one();
         Ok(Waiting {
@@ -102,13 +139,28 @@ pub(super) struct Waiting {
     ended: watch::Receiver<bool>,
 }
 
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// The task has ended.
+    Ended,
+    /// The time is over.
+    Late,
+    /// This replica shuts down.
+    Leaving,
+}
+
 impl Waiting {
-    /// Whether the task ended before the time was over.
-    pub(super) async fn ended(&mut self, until: Instant) -> bool {
-        let shutdown = self.registry.shutdown.clone();
+    /// Waits for the end of the task, until then.
+    pub(super) async fn ended(&mut self, until: Instant) -> Waited {
+        let leaving = self.registry.leaving.clone();
         tokio::select! {
-            seen = timeout_at(until, self.ended.wait_for(|ended| *ended)) => matches!(seen, Ok(Ok(_))),
-            () = shutdown.cancelled() => false,
+            biased;
+            seen = timeout_at(until, self.ended.wait_for(|ended| *ended)) => match seen {
+                Ok(Ok(_)) => Waited::Ended,
+                _ => Waited::Late,
+            },
+            () = leaving.cancelled() => Waited::Leaving,
         }
     }
 }
@@ -122,6 +174,9 @@ impl Drop for Waiting {
                 waited.remove(&self.id);
             }
         }
+        if waited.is_empty() {
+            self.registry.set_busy(false);
+        }
     }
 }
 
@@ -130,41 +185,47 @@ impl Drop for Waiting {
 pub struct Poller {
     registry: Arc<Registry>,
     pool: Pool,
-    settled: watch::Receiver<u64>,
+    hints: Hints,
+    /// The next wait for a look that nothing asks for.
+    pace: Duration,
 }
 
 impl Poller {
-    /// Runs until the shutdown.
-    pub async fn run(mut self) {
-        let shutdown = self.registry.shutdown.clone();
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = self.next_look() => {}
+    /// Runs until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        stop.run_until_cancelled(async {
+            loop {
+                self.next_look().await;
+                let begun = Instant::now();
+                if let Err(error) = self.look().await {
+                    // The pool's owner reports the outage; waits go on until their time is over.
+                    tracing::debug!(%error, "could not look for ended tasks");
+                }
+                sleep(RATE.max(begun.elapsed() * SHARE)).await;
             }
-            let earliest = Instant::now() + RATE;
-            if let Err(error) = self.look().await {
-                // The pool's owner reports the outage; waits go on until their time is over.
-                tracing::debug!(%error, "could not look for ended tasks");
-            }
-            sleep_until(earliest).await;
-        }
+        })
+        .await;
     }
 
     /// Returns when there is a reason to look.
     async fn next_look(&mut self) {
         while self.registry.unended().is_empty() {
             self.registry.arrived.notified().await;
+            self.pace = FIRST;
         }
-        let settled = async {
-            if self.settled.changed().await.is_err() {
-                // Nobody settles here.
-                std::future::pending::<()>().await;
-            }
+        let longest = if self.hints.told.is_some() {
+            TOLD
+        } else {
+            UNTOLD
         };
+        let paced = sleep(self.pace.mul_f64(0.5 + fastrand::f64() / 2.0));
+        let (settled, told) = (&mut self.hints.settled, self.hints.told.as_mut());
         tokio::select! {
-            () = settled => {}
-            () = sleep(FALLBACK.mul_f64(0.5 + fastrand::f64() / 2.0)) => {}
+            () = changed(Some(settled)) => {}
+            () = changed(told) => {}
+            () = paced => self.pace = (self.pace * 2).min(longest),
+            // Somebody has come: the end may be one that nobody knew to be waited for.
+            () = self.registry.arrived.notified() => self.pace = FIRST,
         }
     }
 
@@ -186,7 +247,22 @@ impl Poller {
     }
 }
 
+/// Waits for news; for ever where nobody is left to bring any.
+async fn changed(news: Option<&mut watch::Receiver<u64>>) {
+    if let Some(news) = news
+        && news.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
 impl Registry {
+    fn set_busy(&self, busy: bool) {
+        self.busy
+            .send_if_modified(|before| std::mem::replace(before, busy) != busy);
+    }
+
     /// The tasks that are waited for and not known to have ended.
     fn unended(&self) -> Vec<i64> {
         let waited = self.waited.lock();

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Limits, Waits};
+use crate::api::{self, Hints, Limits, Waits};
 use crate::store::{Pool, Settings};
 
 /// Where the database is.
@@ -35,10 +35,9 @@ impl Database {
             ..Settings::new(self.url.clone())
         })?;
         // Nobody settles in this process: the poller goes by its clock.
-        let (_, settled) = watch::channel(0);
-        let (waits, poller) = Waits::new(pool.clone(), settled, CancellationToken::new());
+        let (waits, poller) = Waits::new(pool.clone(), Hints::none(), CancellationToken::new());
         let mut owned = JoinSet::new();
-        owned.spawn(poller.run());
+        owned.spawn(poller.run(CancellationToken::new()));
         let (_, hub) = watch::channel(None);
         let (_, readiness) = watch::channel(api::Readiness::default());
         let state = api::State {

@@ -3,23 +3,17 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::io::AsyncReadExt as _;
-use tokio::time::Instant;
 
-use super::database::{Database, Session};
+use super::database::Database;
 use super::output::{self, Output};
-use super::{Usage, lines};
-use crate::api::{self, LONGEST_WAIT, TaskView, milliseconds};
+use super::{Usage, lines, wait};
+use crate::api::{self, milliseconds};
 use crate::store::enqueue::NewTask;
-use crate::store::tasks::Task;
-
-/// Between looks at a task while the database is away.
-const AWAY: Duration = Duration::from_secs(1);
 
 /// What to enqueue.
 #[derive(Debug, Clone, clap::Args)]
@@ -160,7 +154,7 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
         output::say(&format!("task {} has this key already", enqueued.task_id));
     }
     if args.wait {
-        return wait(&session, enqueued.task_id, time, args.output).await;
+        return wait::wait(&session, enqueued.task_id, time, args.output).await;
     }
     match args.output {
         Output::Table => output::line(&enqueued.task_id.to_string())?,
@@ -212,57 +206,4 @@ fn new_task(args: &Args) -> anyhow::Result<NewTask> {
         labels: (!labels.is_empty()).then(|| serde_json::Value::from(labels).to_string().into()),
         options: args.options.clone().map(Bytes::from),
     })
-}
-
-async fn wait(
-    session: &Session,
-    id: i64,
-    time: Option<Duration>,
-    output: Output,
-) -> anyhow::Result<u8> {
-    output::say(&format!("waiting for task {id}"));
-    let until = time.map(|time| Instant::now() + time);
-    let mut told = false;
-    loop {
-        let left = until.map_or(LONGEST_WAIT, |until| until - Instant::now());
-        match session.state.wait(id, left.min(LONGEST_WAIT)).await {
-            Ok(task) if task.ended => return ended(task, output),
-            Err(error) if error.is_refusal() => return Err(error.into()),
-            // The task goes on whether or not we can look.
-            Err(error) => {
-                if !std::mem::replace(&mut told, true) {
-                    output::say(&output::sentence(&error));
-                }
-                tokio::time::sleep(AWAY.min(left)).await;
-            }
-            Ok(_) => {}
-        }
-        if until.is_some_and(|until| until <= Instant::now()) {
-            output::say(&format!("task {id} has not ended in time"));
-            return Ok(1);
-        }
-    }
-}
-
-fn ended(task: Task, output: Output) -> anyhow::Result<u8> {
-    let code = u8::from(task.state != "done");
-    if code != 0 {
-        let why = [&task.error_class, &task.error_message];
-        let why: Vec<&str> = why.into_iter().flatten().map(String::as_str).collect();
-        output::say(&format!(
-            "task {} {}: {}",
-            task.id,
-            task.state,
-            why.join(": ")
-        ));
-    }
-    if output == Output::Json {
-        output::json(&TaskView::from(task))?;
-    } else if let Some(mut result) = task.result {
-        if task.result_type.as_deref() == Some("application/json") {
-            result.push(b'\n');
-        }
-        output::bytes(&result)?;
-    }
-    Ok(code)
 }

@@ -1,4 +1,4 @@
-//! `fencepost task`: show, list, cancel, why.
+//! `fencepost task`: show, list, cancel, why, wait.
 
 mod why;
 
@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::database::{Database, Session};
 use super::output::{self, Output};
-use crate::api::{ListedView, TaskView};
+use super::wait;
+use crate::api::{self, ListedView, TaskView};
 use crate::store::tasks::{Filter, Listed, Parts, Task};
 
 /// Lines that one look at the database fetches.
@@ -30,6 +31,8 @@ enum TaskCommand {
     Cancel(Cancel),
     /// Ask why a task is not running
     Why(why::Why),
+    /// Wait for a task's end and print its result; exit code 0 when done, 1 when failed, cancelled or late
+    Wait(Wait),
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -80,7 +83,22 @@ struct Cancel {
     database: Database,
 }
 
-/// Does it; 1 when a task to cancel does not exist.
+#[derive(Debug, Clone, clap::Args)]
+struct Wait {
+    /// The task's id
+    #[arg(value_name = "ID")]
+    id: i64,
+    /// How long to wait, such as 30s or 5m [default: for ever]
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<String>,
+    /// What stdout gets: the result as it is, or the task as JSON
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
+    #[command(flatten)]
+    database: Database,
+}
+
+/// Does it; 1 when a task to cancel does not exist, or one that was waited for did not end as done.
 ///
 /// # Errors
 /// [`crate::api::Error`] and what output may run into.
@@ -90,6 +108,11 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
         TaskCommand::List(args) => list(args).await,
         TaskCommand::Cancel(args) => cancel(args).await,
         TaskCommand::Why(args) => why::why(args).await,
+        TaskCommand::Wait(args) => {
+            let time = args.timeout.as_deref();
+            let time = time.map(|time| api::span("timeout", time)).transpose()?;
+            wait::wait(&args.database.open()?, args.id, time, args.output).await
+        }
     }
 }
 
@@ -142,6 +165,10 @@ fn sheet(task: &Task) -> comfy_table::Table {
         ("payload", text(&task.payload)),
         ("result type", task.result_type.clone()),
         ("result", text(&task.result)),
+        (
+            "result kept",
+            task.result_expired.then(|| "no longer".into()),
+        ),
     ] {
         if let Some(value) = value {
             table.add_row([name, &value]);

@@ -45,6 +45,33 @@ pub(super) const OPTIONAL_DURATION: Kind<Option<Duration>> = open(
     |span| span.as_ref().map_or_else(|| "0s".to_owned(), show_duration),
 );
 
+/// How long something is kept once it has ended.
+pub(super) const AGE: Kind<Option<Duration>> = open(
+    |text| match text {
+        "never" => Ok(None),
+        text => span(text, SHORTEST_AGE).map(Some).ok_or_else(|| {
+            "must be \"never\", or a duration from 1h to 3650d, such as 12h or 30d".to_owned()
+        }),
+    },
+    |age| {
+        age.as_ref()
+            .map_or_else(|| "never".to_owned(), show_duration)
+    },
+);
+
+/// None keeps what the database has.
+pub(super) const OPTIONAL_SPAN: Kind<Option<Duration>> = open(
+    |text| {
+        span(text, Duration::ZERO)
+            .map(Some)
+            .ok_or_else(|| "must be a duration up to 3650d, such as 0s, 1h or 7d".to_owned())
+    },
+    |age| {
+        age.as_ref()
+            .map_or_else(|| "as stored in the database".to_owned(), show_duration)
+    },
+);
+
 pub(super) const COUNT: Kind<usize> = open(|text| whole(text, 1, 1_000_000), usize::to_string);
 
 pub(super) const ATTEMPTS: Kind<u32> = open(|text| whole(text, 1, 1000), u32::to_string);
@@ -144,6 +171,17 @@ pub(super) const DATABASE_URL: Kind<SecretString> = Kind {
 
 /// Longer spans do not fit the tables' milliseconds in 32 bits.
 const MAX_DURATION: Duration = Duration::from_hours(24 * 24);
+
+/// Less would be gone before a producer that was cut off has looked again.
+const SHORTEST_AGE: Duration = Duration::from_hours(1);
+
+/// Ten years are for ever in every practice, and fit every timestamp.
+const LONGEST_AGE: Duration = Duration::from_hours(24 * 3650);
+
+fn span(text: &str, least: Duration) -> Option<Duration> {
+    let span = humantime::parse_duration(text).ok();
+    span.filter(|span| (least..=LONGEST_AGE).contains(span))
+}
 
 fn duration(text: &str, least: Duration) -> Result<Duration, String> {
     let span = humantime::parse_duration(text).ok();

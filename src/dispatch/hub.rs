@@ -1,7 +1,7 @@
 //! What the loops of one term share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -97,6 +97,8 @@ pub struct Hub {
     pub draining: watch::Sender<bool>,
     /// The workers of other replicas, as of their last beats; the last known state while the database is away.
     pub elsewhere: RwLock<Vec<RemoteGroup>>,
+    /// Whether somebody waits at another replica for the end of a task, as of its last word.
+    pub awaited_elsewhere: AtomicBool,
     /// Ends the term: every loop and every session.
     pub ended: CancellationToken,
     /// Sweeps and adoptions whose outcome nobody learned, and when they were given up.
@@ -132,6 +134,7 @@ impl Hub {
             wakes,
             draining: watch::Sender::new(false),
             elsewhere: RwLock::default(),
+            awaited_elsewhere: AtomicBool::new(false),
             ended: CancellationToken::new(),
             given_up: Mutex::default(),
             adoptions: tokio::sync::RwLock::default(),

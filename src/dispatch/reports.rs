@@ -243,6 +243,7 @@ pub async fn resume(
     for Adopted {
         claim,
         cancel_requested,
+        claimed_for,
     } in adopted
     {
         let found = bodies.remove(&claim.token.id).zip(routes.get(&claim.route));
@@ -251,6 +252,9 @@ pub async fn resume(
             continue;
         };
         resumed.tokens.push(claim.token);
+        // It was accepted within the accept timeout after its claim: the run timeout goes on over the move.
+        let ran = claimed_for.saturating_sub(hub.settings.accept_timeout);
+        let accepted = now.checked_sub(ran).unwrap_or(now);
         hub.in_flight.begin([Delivery {
             token: claim.token,
             route: Arc::clone(route),
@@ -262,7 +266,7 @@ pub async fn resume(
             session: session.id,
             worker: Arc::clone(worker),
             slot: hub.fleet.occupy(session.id),
-            stage: Stage::Running(now, now),
+            stage: Stage::Running(accepted, now),
             cancelled_at: cancel_requested.then_some(now),
         }]);
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::domain::id::RouteId;
 
@@ -23,6 +23,7 @@ pub struct Wakes {
     notify: Notify,
     redrives: Notify,
     letters: Notify,
+    ends: watch::Sender<u64>,
 }
 
 impl Wakes {
@@ -56,6 +57,17 @@ impl Wakes {
     /// Waits for [`Wakes::letter`]; what came since the last wait counts.
     pub async fn letter_due(&self) {
         self.letters.notified().await;
+    }
+
+    /// Another replica says that tasks have ended there.
+    pub fn ended_elsewhere(&self) {
+        self.ends.send_modify(|count| *count += 1);
+    }
+
+    /// Grows whenever another replica says that tasks have ended there.
+    #[must_use]
+    pub fn ends(&self) -> watch::Receiver<u64> {
+        self.ends.subscribe()
     }
 
     /// Takes what has come up.

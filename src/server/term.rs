@@ -12,7 +12,7 @@ use super::{Error, Replica};
 use crate::dispatch::{self, BootTime, DATABASE_DEADLINE, Hub, direct, reconcile, sweep, watchdog};
 use crate::domain::id::DispatcherId;
 use crate::store::{self, dispatchers, upkeep};
-use crate::upkeep::{chores, heartbeat, listener, owners, redrives};
+use crate::upkeep::{chores, ends, heartbeat, listener, owners, redrives, retention};
 
 /// Waits between two tries to register.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
@@ -97,6 +97,14 @@ fn start_loops(replica: &Replica, hub: &Arc<Hub>) -> Loops {
     endless(Box::pin(chores::run(Arc::clone(hub), beat)));
     endless(Box::pin(redrives::run(Arc::clone(hub), beat)));
     endless(Box::pin(owners::run(Arc::clone(hub), beat)));
+    endless(Box::pin(retention::run(
+        Arc::clone(hub),
+        replica.settings.retention,
+    )));
+    endless(Box::pin(ends::run(
+        Arc::clone(hub),
+        replica.awaiting.clone(),
+    )));
     if hub.settings.listen {
         endless(Box::pin(listener::run(Arc::clone(hub))));
     }
@@ -149,16 +157,17 @@ async fn register(replica: &Replica) -> Registered {
 
 async fn try_register(replica: &Replica) -> Result<Registered, store::Error> {
     let sent = BootTime::now();
-    let (name, limits) = (
+    let (name, limits, remember) = (
         replica.settings.name.clone(),
         replica.settings.stored_limits,
+        replica.settings.stored_remember,
     );
     replica
         .pool
         .run(DATABASE_DEADLINE, move |client| {
             Box::pin(async move {
                 let (payload_bytes, result_bytes) =
-                    upkeep::set_limits(client, limits.0, limits.1).await?;
+                    upkeep::set_limits(client, limits, remember).await?;
                 let version = env!("CARGO_PKG_VERSION");
                 Ok(Registered {
                     dispatcher: dispatchers::register(client, &name, version).await?,

@@ -156,6 +156,8 @@ pub struct Adopted {
     pub claim: Claim,
     /// Its worker is to be told to stop.
     pub cancel_requested: bool,
+    /// How long ago the delivery was claimed, by whomever; zero where that does not count.
+    pub claimed_for: Duration,
 }
 
 /// Takes over tasks that a worker brings along, those of this dispatcher itself only where they come from sweeps whose
@@ -193,6 +195,10 @@ pub async fn adopt(
     let adopted = rows.iter().map(|row| Adopted {
         claim: read_claim(row),
         cancel_requested: row.get("cancel_requested"),
+        claimed_for: row
+            .get::<_, Option<i64>>("claimed_for_ms")
+            .and_then(|span| u64::try_from(span).ok())
+            .map_or(Duration::ZERO, Duration::from_millis),
     });
     Ok(adopted.collect())
 }

@@ -11,6 +11,8 @@ const MARK_DEAD: &str = include_str!("../../sql/mark_dead.sql");
 const RETIRE: &str = include_str!("../../sql/retire_dispatcher.sql");
 const FORGET: &str = include_str!("../../sql/forget_dispatchers.sql");
 const SET_SLEEPING: &str = include_str!("../../sql/set_sleeping.sql");
+const SET_AWAITING: &str = include_str!("../../sql/set_awaiting.sql");
+const ANNOUNCE_ENDS: &str = include_str!("../../sql/announce_ends.sql");
 const WAKE_SLEEPERS: &str = include_str!("../../sql/wake_sleepers.sql");
 
 /// A replica that nobody has declared dead.
@@ -24,6 +26,8 @@ pub struct Dispatcher {
     pub beat: i64,
     /// It takes nothing new.
     pub draining: bool,
+    /// Somebody waits there for the end of a task.
+    pub awaiting: bool,
 }
 
 /// Starts a replica's life under a new id.
@@ -53,6 +57,7 @@ pub async fn read(client: &Client) -> Result<Vec<Dispatcher>, Error> {
         name: row.get("name"),
         beat: row.get("beat"),
         draining: row.get("draining"),
+        awaiting: row.get("awaiting"),
     });
     Ok(dispatchers.collect())
 }
@@ -96,5 +101,20 @@ pub async fn wake_sleepers(
 ) -> Result<(), Error> {
     let statement = client.prepare_cached(WAKE_SLEEPERS).await?;
     client.query(&statement, &[&routes, &own]).await?;
+    Ok(())
+}
+
+/// Says whether somebody waits at this replica for the end of a task, so that the others know whether to tell; that
+/// somebody begins to is told to those that listen.
+pub async fn set_awaiting(client: &Client, id: DispatcherId, awaiting: bool) -> Result<(), Error> {
+    let statement = client.prepare_cached(SET_AWAITING).await?;
+    client.query(&statement, &[&id, &awaiting]).await?;
+    Ok(())
+}
+
+/// Tells the other replicas, where somebody waits at one, that tasks have ended.
+pub async fn announce_ends(client: &Client, own: DispatcherId) -> Result<(), Error> {
+    let statement = client.prepare_cached(ANNOUNCE_ENDS).await?;
+    client.query(&statement, &[&own]).await?;
     Ok(())
 }

@@ -57,6 +57,8 @@ pub struct Task {
     pub result_type: Option<String>,
     /// When asked for, and when there is one.
     pub result: Option<Vec<u8>>,
+    /// There was a result, and it is kept no longer.
+    pub result_expired: bool,
 }
 
 /// Payload, labels and result belong to the application and stay out of logs.
@@ -117,7 +119,22 @@ fn task(row: &Row) -> Result<Task, Error> {
         payload: row.try_get("payload")?,
         result_type: row.try_get("result_type")?,
         result: row.try_get("result")?,
+        result_expired: row.try_get("result_expired")?,
     })
+}
+
+/// Whether tasks as old as this id have left history.
+///
+/// # Errors
+/// [`Error`].
+pub async fn has_left_history(client: &Client, id: i64) -> Result<bool, Error> {
+    let statement = client
+        .prepare_cached(include_str!("../../sql/has_left_history.sql"))
+        .await?;
+    Ok(client
+        .query_one(&statement, &[&id])
+        .await?
+        .try_get("has_left")?)
 }
 
 /// Which tasks to list; absent is any.

@@ -1,8 +1,10 @@
 //! What the chores look for, and the partitions.
 
+use std::time::Duration;
+
 use deadpool_postgres::GenericClient;
 
-use super::Error;
+use super::{Error, millis};
 use crate::domain::id::{DispatcherId, RouteId, TaskId, Token};
 
 const TRY_CHORES: &str = include_str!("../../sql/try_chores.sql");
@@ -103,14 +105,17 @@ pub async fn raise_horizon(client: &impl GenericClient) -> Result<bool, Error> {
     Ok(client.query_one(&statement, &[]).await?.get("raised"))
 }
 
-/// Stores the limits that every door checks, in bytes; answers (payload, result). None keeps what is there.
+/// Stores the limits that every door checks: (payload, result) in bytes, which it answers, and how long dispatch keys of
+/// new tasks are remembered. None keeps what is there.
 pub async fn set_limits(
     client: &impl GenericClient,
-    payload: Option<i32>,
-    result: Option<i32>,
+    (payload, result): (Option<i32>, Option<i32>),
+    remember: Option<Duration>,
 ) -> Result<(i32, i32), Error> {
     let statement = client.prepare_cached(SET_LIMITS).await?;
-    let row = client.query_one(&statement, &[&payload, &result]).await?;
+    let row = client
+        .query_one(&statement, &[&payload, &result, &remember.map(millis)])
+        .await?;
     Ok((row.get("payload_bytes"), row.get("result_bytes")))
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -77,6 +78,9 @@ struct Seen {
 
 /// Takes up what others want of this replica.
 fn take_up(hub: &Hub, seen: &Seen) {
+    let awaited = |other: &Dispatcher| other.awaiting && other.id != hub.dispatcher;
+    let awaited = seen.alive.iter().any(awaited);
+    hub.awaited_elsewhere.store(awaited, Ordering::Relaxed);
     let before = std::mem::replace(&mut *hub.elsewhere.write(), seen.elsewhere.clone());
     if before != seen.elsewhere {
         // A preferred worker may have come or gone somewhere.

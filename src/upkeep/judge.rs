@@ -65,6 +65,7 @@ mod tests {
             name: String::new(),
             beat,
             draining: false,
+            awaiting: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Turns notifications into wakes. They are advice: when the connection is silent or gone, polling goes on.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -71,12 +72,15 @@ async fn listen_once(hub: &Hub, wait: &mut Duration) -> Result<(), store::Error>
     }
 }
 
-/// A payload is a route's number, followed by `back` where rows were put back, or `redrive` where one may go on.
-/// Anything else is from a newer release.
+/// A payload is a route's number, followed by `back` where rows were put back; or `redrive`, where one may go on;
+/// `awaiting`, where somebody begins to wait for the end of a task; `ended`, where tasks have ended. Anything else is from
+/// a newer release.
 fn take_up(hub: &Hub, payload: &str) {
-    if payload == "redrive" {
-        hub.wakes.redrive();
-        return;
+    match payload {
+        "redrive" => return hub.wakes.redrive(),
+        "awaiting" => return hub.awaited_elsewhere.store(true, Ordering::Relaxed),
+        "ended" => return hub.wakes.ended_elsewhere(),
+        _ => {}
     }
     let (route, back) = match payload.split_once(' ') {
         Some((route, "back")) => (route, true),

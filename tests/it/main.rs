@@ -44,6 +44,7 @@ mod producers;
 mod producers_meet;
 mod ready_moves;
 mod redrives;
+mod retention;
 mod scenarios;
 mod sdk;
 mod sdk_command;

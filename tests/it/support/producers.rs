@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use fencepost::api::{Limits, Readiness, State, Waits, grpc, http};
+use fencepost::api::{Hints, Limits, Readiness, State, Waits, grpc, http};
 use fencepost::proto::producer::producer_service_client::ProducerServiceClient;
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
@@ -67,8 +67,7 @@ impl Producers {
         let db = TestDb::new().await;
         let pool = db.pool();
         let shutdown = CancellationToken::new();
-        let (_, settled) = watch::channel(0);
-        let (waits, poller) = Waits::new(pool.clone(), settled, shutdown.clone());
+        let (waits, poller) = Waits::new(pool.clone(), Hints::none(), shutdown.clone());
         let (_, hub) = watch::channel(None);
         let (readiness, ready) = watch::channel(Readiness::default());
         let state = State {
@@ -79,7 +78,7 @@ impl Producers {
             limits,
         };
         let mut servers = JoinSet::new();
-        servers.spawn(poller.run());
+        servers.spawn(poller.run(CancellationToken::new()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let http = listener.local_addr().unwrap();
         let router = http::router(state.clone());

@@ -1,0 +1,2 @@
+-- Looks which days are over and have nothing unfinished.
+select fencepost.note_days()

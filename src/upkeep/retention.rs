@@ -1,0 +1,254 @@
+//! What is kept no longer: days of history, results, dispatch keys, dead letters.
+//!
+//! One replica at a time does it, under a lease. Days leave as whole partitions; the rest goes in small batches, each a
+//! transaction of its own, so nothing waits long for any of it, and a crash leaves nothing that the next round does
+//! not find. Each kind has a breaker: one that fails or is slow rests and does not hold up the others.
+
+mod breaker;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use breaker::{Breaker, Turn};
+
+use crate::dispatch::{DATABASE_DEADLINE, Hub};
+use crate::domain::id::TaskId;
+use crate::store::{Client, Error, Work, retention};
+
+/// Rows of one batch: it locks few for a short time, and a full one is followed by the next after [`PAUSE`].
+const BATCH: i32 = 1000;
+/// Between two batches, so that the hot statements have the database most of the time.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Steps of partitions in one round: a day has six.
+const STEPS: usize = 60;
+/// Orders for workers that have not been seen are kept for so many days, as nodes are.
+const ORDER_DAYS: i32 = 90;
+/// A round is over well before, so that the lease is renewed in time.
+const LEASE_RESERVE: Duration = Duration::from_secs(15);
+
+/// How long things are kept. None is for ever, or as long as what they belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Between two rounds.
+    pub interval: Duration,
+    /// Tasks, outcomes and failures, after the end of a day's last task.
+    pub history: Option<Duration>,
+    /// The bytes of results, after the task's end.
+    pub results: Option<Duration>,
+    /// Dead letters, after their death.
+    pub dead_letters: Option<Duration>,
+}
+
+/// What goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Days,
+    Results,
+    Keys,
+    DeadLetters,
+    Orders,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Days => "history",
+            Self::Results => "results",
+            Self::Keys => "dispatch keys",
+            Self::DeadLetters => "dead letters",
+            Self::Orders => "orders for workers",
+        }
+    }
+}
+
+/// One kind and how it fares.
+#[derive(Debug)]
+struct Line {
+    kind: Kind,
+    breaker: Breaker,
+}
+
+/// What this replica remembers from batch to batch.
+#[derive(Debug)]
+struct Keeper {
+    settings: Settings,
+    lines: Vec<Line>,
+    /// Where the walk over dispatch keys has come to; a hint.
+    keys_after: TaskId,
+}
+
+/// Does the rounds that are this replica's until the term ends.
+pub async fn run(hub: Arc<Hub>, settings: Settings) {
+    let mut keeper = Keeper::new(settings);
+    let ended = hub.ended.clone();
+    let mut wait = settings.interval;
+    loop {
+        let jittered = wait.mul_f64(0.8 + 0.4 * fastrand::f64());
+        if ended
+            .run_until_cancelled(tokio::time::sleep(jittered))
+            .await
+            .is_none()
+        {
+            return;
+        }
+        let more = !hub.is_draining() && keeper.is_ours(&hub).await && keeper.round(&hub).await;
+        wait = if more { PAUSE } else { settings.interval };
+    }
+}
+
+impl Keeper {
+    fn new(settings: Settings) -> Self {
+        let kinds = [
+            Kind::Days,
+            Kind::Results,
+            Kind::Keys,
+            Kind::DeadLetters,
+            Kind::Orders,
+        ];
+        let lines = kinds.into_iter().map(|kind| Line {
+            kind,
+            breaker: Breaker::default(),
+        });
+        Self {
+            settings,
+            lines: lines.collect(),
+            keys_after: 0,
+        }
+    }
+
+    async fn is_ours(&self, hub: &Hub) -> bool {
+        let (own, time) = (hub.dispatcher, self.settings.interval * 2 + LEASE_RESERVE);
+        let taken = run_on(hub, move |client| {
+            Box::pin(retention::take_lease(client, "retention", own, time))
+        });
+        taken.await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the lease of retention was not taken");
+            false
+        })
+    }
+
+    /// A batch of each kind. True: there is more to do right away.
+    async fn round(&mut self, hub: &Hub) -> bool {
+        let mut more = false;
+        for index in 0..self.lines.len() {
+            let Some(kind) = self.ready(index) else {
+                continue;
+            };
+            let begun = Instant::now();
+            let done = self.batch(hub, kind).await;
+            if let Ok(full) = &done {
+                more |= full;
+            }
+            if let Some(line) = self.lines.get_mut(index) {
+                line.judge(done, begun);
+            }
+        }
+        more
+    }
+
+    fn ready(&self, index: usize) -> Option<Kind> {
+        let line = self.lines.get(index)?;
+        line.breaker.allows(Instant::now()).then_some(line.kind)
+    }
+
+    /// One batch. True: it was full.
+    async fn batch(&mut self, hub: &Hub, kind: Kind) -> Result<bool, Error> {
+        let settings = self.settings;
+        match kind {
+            Kind::Days => drop_days(hub, settings.history).await,
+            Kind::Results => {
+                let Some(keep) = settings.results else {
+                    return Ok(false);
+                };
+                let looked = run_on(hub, move |client| {
+                    Box::pin(retention::expire_results(client, keep, BATCH))
+                });
+                Ok(looked.await? > 0)
+            }
+            Kind::Keys => {
+                let after = self.keys_after;
+                let keys = run_on(hub, move |client| {
+                    Box::pin(retention::expire_keys(client, after, BATCH))
+                })
+                .await?;
+                let full = keys.looked >= i64::from(BATCH);
+                // From the beginning again once the end is reached.
+                self.keys_after = keys.last.filter(|_| full).unwrap_or(0);
+                Ok(full)
+            }
+            Kind::DeadLetters => {
+                let Some(keep) = settings.dead_letters else {
+                    return Ok(false);
+                };
+                let gone = run_on(hub, move |client| {
+                    Box::pin(retention::expire_dead_letters(client, keep, BATCH))
+                });
+                Ok(gone.await? >= BATCH.unsigned_abs().into())
+            }
+            Kind::Orders => {
+                run_on(hub, move |client| {
+                    Box::pin(retention::expire_orders(client, ORDER_DAYS))
+                })
+                .await?;
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl Line {
+    /// Says once that this kind rests, and once that it is well again.
+    fn judge(&mut self, done: Result<bool, Error>, begun: Instant) {
+        let now = Instant::now();
+        let what = self.kind.name();
+        let turn = match &done {
+            Ok(_) => self.breaker.done(now - begun, now),
+            Err(_) => self.breaker.failed(now),
+        };
+        match (turn, done) {
+            (Turn::Opened, Err(error)) => {
+                tracing::warn!(what, %error, "retention can't go on with this; it is tried again by and by");
+            }
+            (Turn::Opened, Ok(_)) => tracing::warn!(
+                what,
+                took = ?(now - begun),
+                "retention of this is slow; it rests between its batches"
+            ),
+            (Turn::Closed, _) => tracing::info!(what, "retention goes on with this"),
+            (Turn::None, Err(error)) => {
+                tracing::debug!(what, %error, "retention can't go on with this yet");
+            }
+            (Turn::None, Ok(_)) => {}
+        }
+    }
+}
+
+/// Takes the steps of days that are to go. A partition that somebody still uses ends the round: within the lock timeout,
+/// and nobody has waited for it.
+async fn drop_days(hub: &Hub, history: Option<Duration>) -> Result<bool, Error> {
+    run_on(hub, |client| Box::pin(retention::note_days(client))).await?;
+    for _ in 0..STEPS {
+        let next = run_on(hub, move |client| {
+            Box::pin(retention::next_step(client, history))
+        });
+        let Some(step) = next.await? else {
+            return Ok(false);
+        };
+        let child = step.child.clone();
+        let gone = run_on(hub, move |client| {
+            Box::pin(async move { retention::take_step(client, &step).await })
+        });
+        if gone.await? {
+            tracing::info!(partition = child, "a day has left history");
+        }
+    }
+    Ok(true)
+}
+
+async fn run_on<T, F>(hub: &Hub, work: F) -> Result<T, Error>
+where
+    T: Send + 'static,
+    F: for<'c> FnOnce(&'c mut Client) -> Work<'c, T> + Send + 'static,
+{
+    hub.pool.run(DATABASE_DEADLINE, work).await
+}
