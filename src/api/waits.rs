@@ -36,7 +36,7 @@ const SHARE: u32 = 10;
 /// A look that takes longer is given up and taken again.
 const LOOK_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Waits at once in a replica: each one holds a connection of a client, and this many are five statements.
+/// Waits at once in a replica: each one holds a call of a client, and this many tasks are five statements a look.
 const MOST_WAITS: usize = 10_000;
 
 /// The waits of a process; clones share them.
@@ -47,7 +47,7 @@ pub struct Waits {
 
 #[derive(Debug)]
 struct Registry {
-    waited: Mutex<HashMap<i64, Entry>>,
+    waited: Mutex<Table>,
     arrived: Notify,
     /// Whether anybody waits.
     busy: watch::Sender<bool>,
@@ -72,6 +72,14 @@ impl Hints {
             told: None,
         }
     }
+}
+
+/// Who waits for what.
+#[derive(Debug, Default)]
+struct Table {
+    tasks: HashMap<i64, Entry>,
+    /// Over all tasks.
+    waiting: usize,
 }
 
 /// One task that somebody waits for.
@@ -109,12 +117,14 @@ impl Waits {
     /// From here on no end of the task is missed. Refused beyond [`MOST_WAITS`].
     pub(super) fn subscribe(&self, id: i64) -> Result<Waiting, Error> {
         let mut waited = self.registry.waited.lock();
-        // Counted by task: many may wait for one.
-        if waited.len() >= MOST_WAITS && !waited.contains_key(&id) {
-            let message = format!("{MOST_WAITS} tasks are being waited for already; try later.");
+        if waited.waiting >= MOST_WAITS {
+            let message = format!(
+                "this replica has {MOST_WAITS} waits already: try later, or ask another replica."
+            );
             return Err(Error::new("FP-115", message));
         }
-        let entry = waited.entry(id).or_insert_with(|| Entry {
+        waited.waiting += 1;
+        let entry = waited.tasks.entry(id).or_insert_with(|| Entry {
             waiting: 0,
             ended: watch::Sender::new(false),
         });
@@ -168,13 +178,14 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let mut waited = self.registry.waited.lock();
-        if let Some(entry) = waited.get_mut(&self.id) {
+        waited.waiting -= 1;
+        if let Some(entry) = waited.tasks.get_mut(&self.id) {
             entry.waiting -= 1;
             if entry.waiting == 0 {
-                waited.remove(&self.id);
+                waited.tasks.remove(&self.id);
             }
         }
-        if waited.is_empty() {
+        if waited.waiting == 0 {
             self.registry.set_busy(false);
         }
     }
@@ -239,7 +250,7 @@ impl Poller {
                 })
                 .await?;
             let waited = self.registry.waited.lock();
-            for entry in ended.iter().filter_map(|id| waited.get(id)) {
+            for entry in ended.iter().filter_map(|id| waited.tasks.get(id)) {
                 entry.ended.send_replace(true);
             }
         }
@@ -266,7 +277,37 @@ impl Registry {
     /// The tasks that are waited for and not known to have ended.
     fn unended(&self) -> Vec<i64> {
         let waited = self.waited.lock();
-        let unended = waited.iter().filter(|(_, entry)| !*entry.ended.borrow());
+        let unended = waited
+            .tasks
+            .iter()
+            .filter(|(_, entry)| !*entry.ended.borrow());
         unended.map(|(id, _)| *id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Settings;
+
+    #[tokio::test]
+    async fn waits_are_bounded_over_all_tasks_and_a_freed_one_can_be_taken() {
+        let settings = Settings::new("postgres://nobody@localhost/none");
+        let pool = Pool::new(&settings).unwrap();
+        let (waits, _poller) = Waits::new(pool, Hints::none(), CancellationToken::new());
+        let mut all = Vec::new();
+        for number in 0..MOST_WAITS {
+            // Many for one task, and some for others.
+            let id = i64::try_from(number % 3).unwrap();
+            all.push(waits.subscribe(id).unwrap());
+        }
+        let refused = waits.subscribe(1).unwrap_err();
+        assert_eq!(refused.code.code, "FP-115");
+        assert!(*waits.busy().borrow());
+        all.truncate(MOST_WAITS - 1);
+        all.push(waits.subscribe(7).unwrap());
+        all.clear();
+        assert!(!*waits.busy().borrow());
+        assert!(waits.registry.waited.lock().tasks.is_empty());
     }
 }

@@ -175,6 +175,10 @@ fn zero_is_refused_where_it_makes_no_sense() {
         "settle.batch",
         "settle.high_water",
         "settle.low_water",
+        "retention.interval",
+        "retention.history",
+        "retention.results",
+        "retention.dead_letters",
     ];
     for key in refused {
         let given = given("", &[("DATABASE_URL", URL)], &[flag("--set", key, "0")]);
@@ -189,6 +193,7 @@ fn zero_is_refused_where_it_makes_no_sense() {
         "tasks.max_losses",
         "tasks.cancel_grace",
         "workers.reconnect_grace",
+        "retention.dispatch_keys",
     ] {
         let given = given("", &[("DATABASE_URL", URL)], &[flag("--set", key, "0")]);
         Config::load(&given.sources).unwrap();
@@ -217,4 +222,50 @@ fn a_file_that_is_named_must_be_there_and_be_toml() {
             "{place:?} is missing in {places:?}"
         );
     }
+}
+
+#[test]
+fn ages_are_durations_or_never_and_none_outlasts_what_it_hangs_on() {
+    let load = |toml: &str| {
+        let given = given(toml, &[("DATABASE_URL", URL)], &[]);
+        Config::explain(&given.sources)
+    };
+    let day = Duration::from_hours(24);
+    let (config, _) = load("").unwrap();
+    assert_eq!(config.retention.history, Some(day * 14));
+    assert_eq!(config.retention.dead_letters, Some(day * 90));
+    assert_eq!(
+        (config.retention.results, config.retention.dispatch_keys),
+        (None, None)
+    );
+    let (config, entries) = load(
+        "[retention]\nhistory = 'never'\nresults = '2d'\ndead_letters = '365d'\ndispatch_keys = '40d'",
+    )
+    .unwrap();
+    assert_eq!(config.retention.history, None);
+    assert_eq!(config.retention.results, Some(day * 2));
+    assert_eq!(config.retention.dispatch_keys, Some(day * 40));
+    let history = entries
+        .iter()
+        .find(|entry| entry.key == "retention.history");
+    assert_eq!(history.unwrap().value, "never");
+
+    let errors = load(
+        "[retention]\nhistory = '3d'\nresults = '4d'\ndispatch_keys = '73h'\ndead_letters = 'soon'",
+    )
+    .unwrap_err();
+    let (mut places, text) = faults(&errors);
+    places.sort_unstable();
+    let keys: Vec<&str> = places.iter().map(|(_, key)| *key).collect();
+    let expected =
+        ["dead_letters", "dispatch_keys", "results"].map(|key| format!("retention.{key}"));
+    assert_eq!(keys, expected, "{text}");
+    assert!(
+        text.contains("must not be longer than retention.history"),
+        "{text}"
+    );
+    assert!(
+        text.contains("must be \"never\", or a duration from 1h"),
+        "{text}"
+    );
 }

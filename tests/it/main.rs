@@ -54,6 +54,7 @@ mod store;
 mod support;
 mod transitions;
 mod unserved;
+mod waits;
 mod websocket;
 mod why;
 mod workflow_doors;

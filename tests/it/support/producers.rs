@@ -174,7 +174,8 @@ impl Producers {
             .execute(
                 "with ended as (delete from fencepost.live where id = $1 returning *)
                  insert into fencepost.outcome (id, ended_at, attempt, state, error_class, result_type, result)
-                 select id, now(), attempt, $2::smallint, case when $2::smallint = 2 then 'boom' end, 'application/json', convert_to($3::text, 'UTF8')
+                 select id, now(), attempt, $2::smallint, case when $2::smallint = 2 then 'boom' end,
+                    case when $3::text is not null then 'application/json' end, convert_to($3::text, 'UTF8')
                  from ended",
                 &[&id, &state, &result],
             )
