@@ -512,3 +512,36 @@ async fn a_lone_replica_restarts_and_no_running_task_is_interrupted() {
     assert_started_once(&db, &ids, &fleet).await;
     fleet.stop().await;
 }
+
+#[tokio::test]
+async fn three_replicas_restart_in_turn_and_five_second_tasks_start_once() {
+    let test = TestDb::new().await;
+    let db = test.connect().await;
+    let mut replicas = Vec::new();
+    for _ in 0..3 {
+        replicas.push(Replica::start(&test.url(), &[]).await);
+    }
+    let mut fleet = Fleet::new();
+    for first in 0..3 {
+        // Each begins at another one, and all move all the time.
+        let mut connect: Vec<String> = replicas.iter().map(Replica::url).collect();
+        connect.rotate_left(first);
+        fleet.start(connect, 30, Duration::from_secs(5));
+    }
+    let ids = enqueue_many(&db, 270).await;
+    eventually(PATIENCE, async || {
+        (fleet.starts().len() == 90).then_some(())
+    })
+    .await;
+    for index in 0..3 {
+        let unfinished = count(&db, "select count(*) from fencepost.live where state = 1").await;
+        assert!(unfinished > 0, "there is nothing to interrupt");
+        let address = replicas[index].grpc();
+        let status = replicas[index].terminate().await;
+        assert_eq!(status.code(), Some(0), "{}", replicas[index].log());
+        replicas[index] = Replica::spawn_at(&test.url(), &[], address).await;
+        replicas[index].ready().await;
+    }
+    assert_started_once(&db, &ids, &fleet).await;
+    fleet.stop().await;
+}

@@ -20,6 +20,7 @@
 
 mod architecture;
 mod bench;
+mod between;
 mod commands;
 mod config;
 mod dead_letters;

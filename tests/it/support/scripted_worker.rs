@@ -11,7 +11,7 @@ use fencepost::proto::worker::{
     Task, Verdict, Welcome, WorkerFrame, dispatcher_frame::Frame as In, result::Outcome,
     worker_frame::Frame as Out,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -31,6 +31,7 @@ pub struct ScriptedWorker {
     frames: mpsc::Sender<WorkerFrame>,
     inbound: mpsc::Receiver<In>,
     hushed: Arc<AtomicBool>,
+    answered: watch::Receiver<u32>,
     _reading: JoinSet<()>,
     pub welcome: Welcome,
     tasks: VecDeque<Task>,
@@ -104,17 +105,20 @@ impl ScriptedWorker {
         };
         let (unread, read) = mpsc::channel(UNREAD);
         let hushed = Arc::new(AtomicBool::new(false));
+        let (answering, answered) = watch::channel(0);
         let mut reading = JoinSet::new();
         reading.spawn(self::read(
             inbound,
             frames.clone(),
             unread,
             Arc::clone(&hushed),
+            answering,
         ));
         Ok(Self {
             frames,
             inbound: read,
             hushed,
+            answered,
             _reading: reading,
             welcome,
             tasks: VecDeque::new(),
@@ -140,6 +144,14 @@ impl ScriptedWorker {
     /// From here on pings go without an answer.
     pub fn hush(&self) {
         self.hushed.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until so many more pings have come and been answered.
+    pub async fn answers_pings(&self, number: u32) {
+        let mut answered = self.answered.clone();
+        let wanted = *answered.borrow() + number;
+        let reached = step(answered.wait_for(|count| *count >= wanted)).await;
+        assert!(reached.is_ok(), "the dispatcher ended the stream");
     }
 
     async fn wait<T>(&mut self, take: impl Fn(&mut Self) -> Option<T>) -> T {
@@ -282,6 +294,7 @@ async fn read(
     answers: mpsc::Sender<WorkerFrame>,
     unread: mpsc::Sender<In>,
     hushed: Arc<AtomicBool>,
+    answering: watch::Sender<u32>,
 ) {
     while let Ok(Some(frame)) = inbound.message().await {
         let Some(frame) = frame.frame else { continue };
@@ -294,6 +307,7 @@ async fn read(
             if !hushed.load(Ordering::Relaxed) {
                 // A stream that has ended shows in the next frame.
                 answers.send(pong).await.ok();
+                answering.send_modify(|count| *count += 1);
             }
         } else if unread.send(frame).await.is_err() {
             return;
