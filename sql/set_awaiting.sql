@@ -1,5 +1,5 @@
--- Says whether somebody waits at a replica for the end of a task: $1 dispatcher, $2 awaiting. The others are told when that
--- begins, and read it with their beats.
+-- Says whether somebody waits at a replica for the end of a task: $1 dispatcher, $2 awaiting. The others are told when
+-- that begins, and read it with their beats.
 with turned as (
     update fencepost.dispatcher
     set awaiting = $2::boolean

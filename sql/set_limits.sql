@@ -1,5 +1,5 @@
--- Stores the limits that every door checks: $1 payload bytes, $2 result bytes, $3 milliseconds that dispatch keys of new
--- tasks are remembered; null keeps what is there.
+-- Stores the limits that every door checks: $1 payload bytes, $2 result bytes, $3 milliseconds that dispatch keys of
+-- new tasks are remembered; null keeps what is there.
 update fencepost.limits
 set
     payload_bytes = coalesce($1::int, limits.payload_bytes),

@@ -77,7 +77,7 @@ async fn tell_ends(hub: &Hub) {
         }
         sleep(RATE).await;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn run_on<T, F>(hub: &Hub, work: F) -> Result<T, Error>

@@ -533,14 +533,14 @@ async fn three_replicas_restart_in_turn_and_five_second_tasks_start_once() {
         (fleet.starts().len() == 90).then_some(())
     })
     .await;
-    for index in 0..3 {
+    for replica in &mut replicas {
         let unfinished = count(&db, "select count(*) from fencepost.live where state = 1").await;
         assert!(unfinished > 0, "there is nothing to interrupt");
-        let address = replicas[index].grpc();
-        let status = replicas[index].terminate().await;
-        assert_eq!(status.code(), Some(0), "{}", replicas[index].log());
-        replicas[index] = Replica::spawn_at(&test.url(), &[], address).await;
-        replicas[index].ready().await;
+        let address = replica.grpc();
+        let status = replica.terminate().await;
+        assert_eq!(status.code(), Some(0), "{}", replica.log());
+        *replica = Replica::spawn_at(&test.url(), &[], address).await;
+        replica.ready().await;
     }
     assert_started_once(&db, &ids, &fleet).await;
     fleet.stop().await;
