@@ -13,6 +13,7 @@ const DROP_HISTORY: &str = include_str!("../../sql/drop_history.sql");
 const EXPIRE_RESULTS: &str = include_str!("../../sql/expire_results.sql");
 const EXPIRE_KEYS: &str = include_str!("../../sql/expire_keys.sql");
 const EXPIRE_DEAD_LETTERS: &str = include_str!("../../sql/expire_dead_letters.sql");
+const EXPIRE_REDRIVES: &str = include_str!("../../sql/expire_redrives.sql");
 const EXPIRE_ORDERS: &str = include_str!("../../sql/expire_orders.sql");
 
 /// Takes or renews the lease of a chore for this long. False: another replica has it.
@@ -110,6 +111,15 @@ pub async fn expire_keys(client: &Client, after: TaskId, most: i32) -> Result<Ke
 pub async fn expire_dead_letters(client: &Client, keep: Duration, most: i32) -> Result<u64, Error> {
     let statement = client.prepare_cached(EXPIRE_DEAD_LETTERS).await?;
     Ok(client.execute(&statement, &[&millis(keep), &most]).await?)
+}
+
+/// Forgets redrives that have been over for longer than `keep`, up to so many rows; answers how many.
+pub async fn expire_redrives(client: &Client, keep: Duration, most: i32) -> Result<i64, Error> {
+    let statement = client.prepare_cached(EXPIRE_REDRIVES).await?;
+    let row = client
+        .query_one(&statement, &[&millis(keep), &most])
+        .await?;
+    Ok(row.get("gone"))
 }
 
 /// Forgets orders of that many days ago for workers that are nowhere.

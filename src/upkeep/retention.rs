@@ -46,6 +46,7 @@ enum Kind {
     Results,
     Keys,
     DeadLetters,
+    Redrives,
     Orders,
 }
 
@@ -56,6 +57,7 @@ impl Kind {
             Self::Results => "results",
             Self::Keys => "dispatch keys",
             Self::DeadLetters => "dead letters",
+            Self::Redrives => "redrives",
             Self::Orders => "orders for workers",
         }
     }
@@ -103,6 +105,7 @@ impl Keeper {
             Kind::Results,
             Kind::Keys,
             Kind::DeadLetters,
+            Kind::Redrives,
             Kind::Orders,
         ];
         let lines = kinds.into_iter().map(|kind| Line {
@@ -184,6 +187,16 @@ impl Keeper {
                     Box::pin(retention::expire_dead_letters(client, keep, BATCH))
                 });
                 Ok(gone.await? >= BATCH.unsigned_abs().into())
+            }
+            Kind::Redrives => {
+                // They say what became of letters, and mean nothing without them.
+                let Some(keep) = settings.dead_letters else {
+                    return Ok(false);
+                };
+                let gone = run_on(hub, move |client| {
+                    Box::pin(retention::expire_redrives(client, keep, BATCH))
+                });
+                Ok(gone.await? >= i64::from(BATCH))
             }
             Kind::Orders => {
                 run_on(hub, move |client| {

@@ -542,6 +542,10 @@ async fn what_is_kept_for_ever_stays_and_one_replica_at_a_time_looks() {
     retention::note_days(&kept.store).await.unwrap();
     age(plain, 40, 39).await;
     enqueue_many(plain, 2).await;
+    let redrives = "insert into fencepost.redrive (filter, forced, clear_pin, canary_share, state, total, updated_at)
+        values ('{}', false, false, 0.5, 'done', 0, now() - interval '2 hours'),
+            ('{}', false, false, 0.5, 'stopped', 0, now())";
+    plain.execute(redrives, &[]).await.unwrap();
     let letter = "insert into fencepost.dead_letter (id, origin, dead_at, enqueued_at, route_id, attempt, losses, epoch,
             fence, priority, cause, error_class, settle_accepted, content_type, payload)
         values (1, 1, now() - interval '2 hours', now(), 1, 1, 0, 1, 1, 1, 'failed', 'oops', false, 'text/plain', '')";
@@ -559,6 +563,10 @@ async fn what_is_kept_for_ever_stays_and_one_replica_at_a_time_looks() {
     // Dead letters come after days in a round.
     eventually(PATIENCE, async || {
         (count(plain, "select count(*) from fencepost.dead_letter").await == 0).then_some(())
+    })
+    .await;
+    eventually(PATIENCE, async || {
+        (count(plain, "select count(*) from fencepost.redrive").await == 1).then_some(())
     })
     .await;
     let until = "select (extract(epoch from until) * 1000)::bigint from fencepost.lease";
