@@ -340,6 +340,64 @@ async fn force_overrides_the_owners_judgement_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_member_joins_its_run_again_unless_that_is_over() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    let start = async |mode: &str| {
+        let call = "select workflow_id, run_id, task_ids from fencepost.start_workflow(
+                task_queue => array['q'], task_type => array['t'], payload => array['1'::bytea, '2'::bytea, '3'::bytea],
+                mode => $1
+            )";
+        let row = client.query_one(call, &[&mode]).await.unwrap();
+        (
+            row.get::<_, i64>(0),
+            row.get::<_, i64>(1),
+            row.get::<_, Vec<i64>>(2),
+        )
+    };
+    let redrive = async |id: i64| {
+        let answers = dead_letters::redrive(&client, &[id], true, false).await;
+        answers.unwrap().remove(0)
+    };
+    let (workflow, run, members) = start("all").await;
+    for member in &members[..2] {
+        bury(&queue.pool, &format!("id = {member}")).await;
+    }
+    let first = redrive(members[0]).await.task.unwrap();
+    let call = "select fencepost.pause_workflow($1)";
+    client.query_one(call, &[&workflow]).await.unwrap();
+    let held = redrive(members[1]).await.task.unwrap();
+    assert_eq!(
+        (queue.row(first).await.hold, queue.row(held).await.hold),
+        (0, 1)
+    );
+    let joined = format!(
+        "select count(*) from fencepost.workflow_member as member
+        inner join fencepost.live on live.id = member.task_id and live.run_id = member.run_id
+        inner join fencepost.task on task.id = live.id and task.ordinal = member.ordinal
+        where member.run_id = {run}"
+    );
+    assert_eq!(queue.number(&joined).await, 3);
+    let told = format!(
+        "select count(*) from fencepost.workflow_event
+        where run_id = {run} and kind = 'member_redriven' and task_id in ({first}, {held})"
+    );
+    assert_eq!(queue.number(&told).await, 2);
+
+    let (_, run, members) = start("fail_fast").await;
+    bury(&queue.pool, &format!("id = {}", members[0])).await;
+    let call = "select fencepost.finish_run($1)";
+    let state: String = client.query_one(call, &[&run]).await.unwrap().get(0);
+    assert_eq!(state, "failed");
+    // Even by force.
+    assert_eq!(
+        redrive(members[0]).await.refused.unwrap(),
+        "workflow_is_over"
+    );
+    queue.assert_sound().await;
+}
+
+#[tokio::test]
 async fn two_redrives_of_the_same_letter_make_one_task() {
     let queue = Queue::new().await;
     let id = dead(&queue.pool, "'1'").await;
