@@ -104,7 +104,9 @@ create table fencepost.live (
 create index live_claim on fencepost.live (route_id, priority, visible_after, id)
 where state = 0 and hold = 0;
 
-create index live_dispatcher on fencepost.live (dispatcher)
+-- By owner, for those who end what it holds; by route and age behind that, for quotas: what is claimed of a route is
+-- one probe a replica, and tasks without a quota pay for no index of their own.
+create index live_dispatcher on fencepost.live (dispatcher, route_id, claimed_at)
 where dispatcher is not null;
 
 create index live_start_by on fencepost.live (start_by)
@@ -194,7 +196,8 @@ create table fencepost.dispatch_key (
     primary key (namespace_id, key)
 );
 
--- One row per start of a replica. `sleeping` stands in no index, so that flipping it is a cheap update in place.
+-- One row per start of a replica. `sleeping` and `held_back` (by a quota) stand in no index, so that flipping them is a
+-- cheap update in place.
 create table fencepost.dispatcher (
     id bigint generated always as identity primary key,
     name text not null,
@@ -205,6 +208,7 @@ create table fencepost.dispatcher (
     sleeping boolean not null default false,
     -- somebody waits at this replica for the end of a task
     awaiting boolean not null default false,
+    held_back boolean not null default false,
     draining boolean not null default false,
     dead_at timestamptz
 ) with (

@@ -1,8 +1,10 @@
--- Claims due tasks for one replica: at most $5 a lane and $9[group] a slot group, best lanes first.
+-- Claims due tasks for one replica: at most $5 a lane and $9[share] a share of free slots, best places first.
 -- $1 dispatcher, $2 sweep number; per lane: $3 route, $4 priority, $5 limit, $6 and $7 the low-water mark
--- (visible_after, id), $8 slot group from 1; $9 free slots of each group; $10 milliseconds that a deadline
--- allows beyond the run timeout, $11 run timeout of tasks without one of their own (0 for none).
--- A dead dispatcher claims nothing. Rows that are locked and then cut stay ready. Only the update's returning
+-- (visible_after, id), $8 share from 1; $9 rows of each share; $10 milliseconds that a deadline allows beyond the run
+-- timeout, $11 run timeout of tasks without one of their own (0 for none); $12 milliseconds of waiting that count as
+-- much as one priority (ageing); per lane: $13 and $14 the quotas of its namespace and route that its limit heeds, null
+-- for none. A lane whose quotas are others by now gives nothing: the limits do not heed them, and its locks may not be
+-- held. A dead dispatcher claims nothing. Rows that are locked and then cut stay ready. Only the update's returning
 -- says what was taken. state and hold are literals, so that every plan can use the partial index.
 with me as materialized (
     select dispatcher.id
@@ -10,19 +12,31 @@ with me as materialized (
     where dispatcher.id = $1::bigint and dispatcher.dead_at is null
 ),
 
-picked as materialized (
-    select
-        due.tid,
-        lane.slot_group,
-        row_number() over (
-            partition by lane.slot_group
-            order by lane.priority, due.visible_after, due.id
-        ) as place
+lane as materialized (
+    select asked.*
     from me
     cross join
         unnest(
-            $3::int[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[], $8::int[]
-        ) as lane (route_id, priority, quantity, low_at, low_id, slot_group)
+            $3::int[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[], $8::int[], $13::int[], $14::int[]
+        ) as asked (
+            route_id, priority, quantity, low_at, low_id, share, namespace_quota, route_quota
+        )
+    inner join fencepost.route on route.route_id = asked.route_id
+    inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
+    where
+        route.max_in_flight is not distinct from asked.route_quota
+        and namespace.max_in_flight is not distinct from asked.namespace_quota
+),
+
+picked as materialized (
+    select
+        due.tid,
+        lane.share,
+        row_number() over (
+            partition by lane.share
+            order by due.visible_after + lane.priority * $12::bigint * interval '1 millisecond', lane.priority, due.id
+        ) as place
+    from lane
     cross join lateral (
         select
             live.ctid as tid,
@@ -69,7 +83,7 @@ where
     live.ctid = any(array(
         select picked.tid
         from picked
-        where picked.place <= ($9::int[])[picked.slot_group]
+        where picked.place <= ($9::int[])[picked.share]
     ))
     and live.state = 0
 returning

@@ -1,28 +1,10 @@
--- Every lane (route, priority) that has ready rows, with the milliseconds until its first row is due (0 or less:
--- due now) and the id of that row. A skip scan: one index probe a lane, whatever the backlog.
+-- Lanes (route, priority) that have ready rows, at most $3 of them, from behind route $1 and priority $2 on, in order:
+-- when the first row of each is due, its id, the milliseconds until then (0 or less: due now) and the clock. A skip
+-- scan: one index probe a lane, whatever the backlog; lanes without a ready row cost nothing.
 with recursive lane as (
     (
         select
-            live.route_id,
-            live.priority,
-            live.visible_after,
-            live.id
-        from fencepost.live
-        where live.state = 0 and live.hold = 0
-        order by live.route_id, live.priority, live.visible_after, live.id
-        limit 1
-    )
-
-    union all
-
-    select
-        following.route_id,
-        following.priority,
-        following.visible_after,
-        following.id
-    from lane
-    cross join lateral (
-        select
+            1 as place,
             live.route_id,
             live.priority,
             live.visible_after,
@@ -31,15 +13,43 @@ with recursive lane as (
         where
             live.state = 0
             and live.hold = 0
-            and (live.route_id, live.priority) > (lane.route_id, lane.priority)
+            and (live.route_id, live.priority) > ($1::int, $2::smallint)
         order by live.route_id, live.priority, live.visible_after, live.id
         limit 1
-    ) as following
+    )
+
+    union all
+
+    select
+        lane.place + 1,
+        following.route_id,
+        following.priority,
+        following.visible_after,
+        following.id
+    from lane
+    cross join
+        lateral (
+            select
+                live.route_id,
+                live.priority,
+                live.visible_after,
+                live.id
+            from fencepost.live
+            where
+                live.state = 0
+                and live.hold = 0
+                and (live.route_id, live.priority) > (lane.route_id, lane.priority)
+            order by live.route_id, live.priority, live.visible_after, live.id
+            limit 1
+        ) as following
+    where lane.place < $3::int
 )
 
 select
     lane.route_id,
     lane.priority,
     lane.id as head,
-    ceil(extract(epoch from lane.visible_after - statement_timestamp()) * 1000)::bigint as due_in_ms
+    lane.visible_after,
+    ceil(extract(epoch from lane.visible_after - statement_timestamp()) * 1000)::bigint as due_in_ms,
+    statement_timestamp() as at
 from lane

@@ -1,43 +1,110 @@
 -- Lists routes by name: $1 namespace, $2 task queue (null for any), $3 the number at which counting stops, $4 how
--- many routes. `ready` counts due tasks, `claimed` those with a replica; the claimed ones of all routes are read once,
--- since there are no more of them than slots.
-with claimed as materialized (
-    select
-        live.route_id,
-        count(*) as tasks
-    from fencepost.live
-    where live.dispatcher is not null
-    group by live.route_id
-)
-
+-- many routes, $5 routes (null for any). Of each: `ready` tasks are due, `later` ones are not, `held_*` stand outside
+-- of the line by a bit of their hold, `claimed` ones have a replica; `oldest_ms` is how long the first ready one has
+-- been due; `unserved_*` say that nobody serves it, where that has been judged, and `node_seen` when a worker was last
+-- on the node that it is pinned to. A count ends at $3 a priority or more; then an estimate by the statistics goes with
+-- it. Counts walk the claim index, the first of each priority is one probe, what is claimed is one probe a replica.
 select
+    route.route_id,
     namespace.name as namespace,
     route.task_queue,
     route.task_type,
     nullif(route.node, '') as node,
     route.declared,
     route.unserved,
+    route.max_in_flight,
     route.paused is not null or namespace.paused is not null as paused,
     ready.tasks as ready,
-    coalesce((select claimed.tasks from claimed where claimed.route_id = route.route_id), 0) as claimed
+    later.tasks as later,
+    case when ready.tasks >= $3::bigint then fencepost.estimate_ready(route.route_id, false) end as ready_estimate,
+    case when later.tasks >= $3::bigint then fencepost.estimate_ready(route.route_id, true) end as later_estimate,
+    held.by_workflow as held_workflow,
+    held.by_key as held_key,
+    held.by_throttle as held_throttle,
+    claimed.tasks as claimed,
+    floor(extract(epoch from statement_timestamp() - oldest.visible_after) * 1000)::bigint as oldest_ms,
+    unserved.reason as unserved_reason,
+    unserved.since as unserved_since,
+    node.seen_at as node_seen
 from fencepost.route
 inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
+left join fencepost.node on node.name = route.node
+left join fencepost.unserved on unserved.route_id = route.route_id
 cross join
     lateral (
         select count(*) as tasks
-        from (
+        from generate_series(0, 3) as lane (priority)
+        cross join lateral (
             select 1
             from fencepost.live
             where
                 live.state = 0
                 and live.hold = 0
                 and live.route_id = route.route_id
+                and live.priority = lane.priority
                 and live.visible_after <= statement_timestamp()
             limit $3::bigint
-        ) as due
+        ) as waiting
     ) as ready
+cross join
+    lateral (
+        select count(*) as tasks
+        from generate_series(0, 3) as lane (priority)
+        cross join lateral (
+            select 1
+            from fencepost.live
+            where
+                live.state = 0
+                and live.hold = 0
+                and live.route_id = route.route_id
+                and live.priority = lane.priority
+                and live.visible_after > statement_timestamp()
+            limit $3::bigint
+        ) as waiting
+    ) as later
+cross join
+    lateral (
+        select min(head.visible_after) as visible_after
+        from generate_series(0, 3) as lane (priority)
+        cross join lateral (
+            select live.visible_after
+            from fencepost.live
+            where
+                live.state = 0
+                and live.hold = 0
+                and live.route_id = route.route_id
+                and live.priority = lane.priority
+                and live.visible_after <= statement_timestamp()
+            order by live.visible_after, live.id
+            limit 1
+        ) as head
+    ) as oldest
+cross join
+    lateral (
+        select
+            count(*) filter (where stopped.hold & 1 <> 0) as by_workflow,
+            count(*) filter (where stopped.hold & 2 <> 0) as by_key,
+            count(*) filter (where stopped.hold & 4 <> 0) as by_throttle
+        from (
+            select live.hold
+            from fencepost.live
+            where live.hold <> 0 and live.route_id = route.route_id
+            limit $3::bigint
+        ) as stopped
+    ) as held
+cross join
+    lateral (
+        select count(*) as tasks
+        from fencepost.dispatcher
+        cross join lateral (
+            select 1
+            from fencepost.live
+            where live.dispatcher = dispatcher.id and live.route_id = route.route_id
+        ) as mine
+    ) as claimed
 where
     ($1::text is null or namespace.name = $1::text)
     and ($2::text is null or route.task_queue = $2::text)
+    and ($5::int[] is null or route.route_id = any($5::int[]))
 order by namespace.name, route.task_queue, route.task_type, route.node
 limit $4::bigint

@@ -1,7 +1,11 @@
 -- Routes by number, each setting the route's own, else its namespace's, else null: $1 routes.
 select
     route.route_id,
+    route.namespace_id,
     namespace.name as namespace,
+    namespace.weight,
+    namespace.max_in_flight as namespace_quota,
+    route.max_in_flight as route_quota,
     route.task_queue,
     route.task_type,
     route.node,

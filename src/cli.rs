@@ -24,6 +24,7 @@ use std::io;
 
 use clap::{Parser, Subcommand};
 
+use crate::store::queues::NO_QUOTA;
 use crate::{api, config, store};
 
 /// Exit code after a second signal, as shells report an interrupt.
@@ -85,6 +86,15 @@ pub enum Command {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
+
+/// A quota as people give it: a number of tasks, or `none`. The database judges the number.
+fn quota(text: &str) -> Result<i32, Usage> {
+    let number = match text {
+        "none" => Some(NO_QUOTA),
+        _ => text.parse().ok().filter(|number| *number >= 0),
+    };
+    number.ok_or_else(|| Usage("a quota is a number of tasks from 0 on, or none".to_owned()))
+}
 
 /// Does what was asked, says on stderr what went wrong, and answers the exit code.
 pub async fn run(cli: Cli) -> u8 {

@@ -13,7 +13,9 @@ mod sources;
 pub use error::{Errors, Fault};
 pub use reader::Entry;
 pub use retention::Retention;
-pub use sections::{Limits, Log, LogFormat, Replica, Server, Settle, Sweep, Tasks, Wake, Workers};
+pub use sections::{
+    Dispatch, Limits, Log, LogFormat, Replica, Server, Settle, Sweep, Tasks, Wake, Workers,
+};
 pub use sources::{ConfigFile, Flag, Sources};
 
 use crate::store;
@@ -38,6 +40,8 @@ pub struct Config {
     pub wake: Wake,
     /// `[sweep]`
     pub sweep: Sweep,
+    /// `[dispatch]`
+    pub dispatch: Dispatch,
     /// `[settle]`
     pub settle: Settle,
     /// `[retention]`
@@ -71,6 +75,7 @@ impl Config {
             limits: Limits::read(&mut reader),
             wake: Wake::read(&mut reader),
             sweep: Sweep::read(&mut reader),
+            dispatch: Dispatch::read(&mut reader),
             settle: Settle::read(&mut reader),
             retention: Retention::read(&mut reader),
             log: Log::read(&mut reader),

@@ -28,7 +28,7 @@ mod wakes;
 pub mod watchdog;
 
 pub use fitness::{BootTime, Fitness};
-pub use hub::{CurrentHub, DATABASE_DEADLINE, Hub, Settings};
+pub use hub::{CurrentHub, DATABASE_DEADLINE, Hub, Settings, Tenants};
 pub use in_flight::{Delivery, InFlight, Origin};
 pub use runs::Runs;
 pub use wakes::Wakes;

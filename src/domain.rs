@@ -1,11 +1,14 @@
 //! Pure values and decisions: no I/O, no async, no clock.
 
+pub mod ageing;
 pub mod backoff;
+pub mod fairness;
 pub mod id;
 pub mod json;
 pub mod outcome;
 pub mod placement;
 pub mod policy;
+pub mod quota;
 pub mod route;
 pub mod scope;
 pub mod settlement;

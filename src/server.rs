@@ -78,6 +78,7 @@ impl From<&Config> for Settings {
             store: config.database.clone(),
             dispatch: dispatch::Settings {
                 batch: i32::try_from(config.sweep.batch).unwrap_or(i32::MAX),
+                ageing_step: config.dispatch.ageing_step,
                 poll: config.wake.poll,
                 listen: config.wake.listen,
                 dead_after: config.replica.dead_after,

@@ -15,6 +15,7 @@ pub mod listen;
 pub mod migrate;
 mod pool;
 pub mod queues;
+pub mod quotas;
 pub mod redrives;
 pub mod retention;
 pub mod routes;

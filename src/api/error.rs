@@ -94,6 +94,8 @@ pub const CODES: &[Code] = &[
     code("FP-042", "invalid_redrive", Kind::Invalid),
     code("FP-043", "redrive_over", Kind::Precondition),
     code("FP-044", "invalid_webhook", Kind::Invalid),
+    code("FP-060", "invalid_weight", Kind::Invalid),
+    code("FP-061", "invalid_quota", Kind::Invalid),
     code("FP-101", "invalid_body", Kind::Invalid),
     code("FP-102", "unknown_field", Kind::Invalid),
     code("FP-103", "invalid_value", Kind::Invalid),

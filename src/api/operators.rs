@@ -10,12 +10,13 @@ use crate::domain::id::RouteId;
 use crate::domain::route::Route;
 use crate::domain::scope::{self, Group, Order};
 use crate::domain::verdict::{self, Claimed, Facts, Reason, Stage};
-use crate::store::queues::{self, Declaration, NamespaceSettings};
+use crate::store::queues::{self, Declaration, NamespaceSettings, Wanted};
+use crate::store::quotas::{self, Ask};
 use crate::store::{Client, fleet, routes, unserved, workers};
 
 pub use view::{NamespaceView, NodeSeen, QueueView, UnservedView, WhyView, WorkerView};
 
-/// Counts of waiting tasks stop here: beyond it nobody needs the exact number, and counting on would read the line.
+/// Counts of waiting tasks stop here: beyond it an estimate is enough, and counting on would read the line.
 const COUNTED: i64 = 10_000;
 
 /// The most lines of a list of operators: enough for people, and bounded for the database.
@@ -34,10 +35,13 @@ impl State {
                     return Ok(None);
                 };
                 let route = routes::read(client, &[located.route]).await?.pop();
-                Ok(Some((located, route, live_groups(client).await?)))
+                let limits = route.iter().flat_map(Route::limits);
+                let asks: Vec<Ask> = limits.map(Ask::anew).collect();
+                let usages = quotas::count(client, &asks).await?;
+                Ok(Some((located, route, live_groups(client).await?, usages)))
             })
         });
-        let Some((mut located, route, groups)) = found.await? else {
+        let Some((mut located, route, groups, usages)) = found.await? else {
             return Err(Error::no_task(id));
         };
         let Some(route) = route else {
@@ -51,6 +55,7 @@ impl State {
             route: &route,
             stage: located.stage,
             groups: &groups,
+            quotas: &usages,
         };
         let stops = verdict::stops(&facts);
         let sights = (located.unserved_since, located.node_seen);
@@ -109,8 +114,12 @@ impl State {
     ) -> Result<Vec<QueueView>, Error> {
         let found = self.pool.run(self.limits.database, move |client| {
             Box::pin(async move {
-                let (namespace, queue) = (namespace.as_deref(), task_queue.as_deref());
-                queues::list(client, namespace, queue, COUNTED + 1, LONGEST_LIST).await
+                let wanted = Wanted {
+                    namespace: namespace.as_deref(),
+                    task_queue: task_queue.as_deref(),
+                    routes: None,
+                };
+                queues::list(client, wanted, COUNTED + 1, LONGEST_LIST).await
             })
         });
         Ok(found.await?.into_iter().map(QueueView::from).collect())

@@ -8,6 +8,7 @@ mod arrival;
 mod cost;
 mod drain;
 mod enqueue;
+mod fairness;
 mod figures;
 mod full_pool;
 mod ground;
@@ -38,6 +39,8 @@ enum What {
     Drain(drain::Args),
     /// Producers: many tasks a call, and one a commit
     Enqueue(enqueue::Args),
+    /// Many tenants: shares against weights, waits for the first start, and quotas that must hold
+    Fairness(fairness::Args),
     /// What a replica costs while many workers are connected and nothing happens
     Idle(idle::Args),
 }
@@ -48,6 +51,7 @@ impl What {
             Self::Latency(args) => &args.common,
             Self::Drain(args) => &args.common,
             Self::Enqueue(args) => &args.common,
+            Self::Fairness(args) => &args.common,
             Self::Idle(args) => &args.common,
         }
     }
@@ -104,6 +108,7 @@ async fn measure(what: &What, ground: &mut Ground) -> anyhow::Result<Report> {
         What::Latency(args) => latency::measure(args, ground).await,
         What::Drain(args) => drain::measure(args, ground).await,
         What::Enqueue(args) => enqueue::measure(args, ground).await,
+        What::Fairness(args) => fairness::measure(args, ground).await,
         What::Idle(args) => idle::measure(args, ground).await,
     }
 }

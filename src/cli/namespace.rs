@@ -44,6 +44,12 @@ struct Set {
     /// Whether it takes tasks for declared queues only
     #[arg(long, value_name = "true|false")]
     require_declared_queues: Option<bool>,
+    /// Its share of the slots beside other namespaces with due work, 1 to 1000
+    #[arg(long, value_name = "N")]
+    weight: Option<i32>,
+    /// How many of its tasks may run at the same time, over all replicas
+    #[arg(long, value_name = "N|none", value_parser = super::quota)]
+    max_in_flight: Option<i32>,
     /// POST its dead letters there, signed; none ends it
     #[arg(long, value_name = "URL|none")]
     dead_letter_webhook: Option<String>,
@@ -107,16 +113,18 @@ async fn set(args: Set) -> anyhow::Result<u8> {
         secret: args.secret_env.as_deref().map(secret).transpose()?,
         notify: args.dead_letter_notify,
     };
-    if args.placement.is_none() && args.require_declared_queues.is_none() && hook.is_empty() {
+    let settings = NamespaceSettings {
+        placement: args.placement.map(|placement| placement.to_string().into()),
+        require_declared_queues: args.require_declared_queues,
+        weight: args.weight,
+        max_in_flight: args.max_in_flight,
+        hook,
+    };
+    if settings.is_empty() {
         return Err(
             Usage("nothing to set; see `fencepost namespace set --help`".to_owned()).into(),
         );
     }
-    let settings = NamespaceSettings {
-        placement: args.placement.map(|placement| placement.to_string().into()),
-        require_declared_queues: args.require_declared_queues,
-        hook,
-    };
     let state = args.database.open()?.state;
     let namespace = state.set_namespace(args.name, settings).await?;
     match args.output {
@@ -140,6 +148,8 @@ fn show(how: Output, namespaces: Vec<NamespaceView>) -> anyhow::Result<u8> {
         "namespace",
         "placement",
         "declared queues only",
+        "weight",
+        "max in flight",
         "paused",
         "dead letters to",
     ]);
@@ -153,6 +163,8 @@ fn show(how: Output, namespaces: Vec<NamespaceView>) -> anyhow::Result<u8> {
             namespace.namespace.as_str(),
             placement.unwrap_or_default(),
             yes(namespace.require_declared_queues),
+            &namespace.weight.to_string(),
+            &output::quota(namespace.max_in_flight),
             yes(namespace.paused),
             namespace.dead_letter_webhook.as_deref().unwrap_or_default(),
         ]);

@@ -61,3 +61,8 @@ pub(super) fn table(head: &[&str]) -> Table {
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header(head);
     table
 }
+
+/// How many tasks may run at the same time.
+pub(super) fn quota(max_in_flight: Option<i32>) -> String {
+    max_in_flight.map_or_else(|| "none".to_owned(), |tasks| tasks.to_string())
+}

@@ -60,6 +60,9 @@ struct Declare {
     /// backoff interval; what was set before stays unless given
     #[arg(long, value_name = "wait|strict")]
     unserved: Option<String>,
+    /// How many of its tasks may run at the same time, over all replicas; what was set before stays unless given
+    #[arg(long, value_name = "N|none", value_parser = super::quota)]
+    max_in_flight: Option<i32>,
     #[command(flatten)]
     database: Database,
 }
@@ -96,8 +99,13 @@ async fn list(args: List) -> anyhow::Result<u8> {
         "node",
         "declared",
         "if unserved",
+        "max in flight",
         "ready",
+        "oldest",
+        "later",
+        "held",
         "claimed",
+        "unserved",
     ]);
     for queue in queues {
         let declared = if queue.declared { "yes" } else { "no" };
@@ -108,8 +116,13 @@ async fn list(args: List) -> anyhow::Result<u8> {
             queue.route.node.unwrap_or_default(),
             declared.to_owned(),
             queue.unserved,
+            output::quota(queue.max_in_flight),
             queue.ready.to_string(),
+            queue.oldest_ms.map(age).unwrap_or_default(),
+            queue.later.to_string(),
+            queue.held.to_string(),
             queue.claimed.to_string(),
+            queue.unserved_reason.unwrap_or_default(),
         ]);
     }
     output::line(&table.to_string())?;
@@ -138,7 +151,6 @@ async fn unserved(args: Unserved) -> anyhow::Result<u8> {
         "oldest",
     ]);
     for one in unserved {
-        let oldest = Duration::from_secs(one.oldest_ms / 1000);
         table.add_row([
             one.route.namespace,
             one.route.task_queue,
@@ -152,11 +164,15 @@ async fn unserved(args: Unserved) -> anyhow::Result<u8> {
             one.reason.to_owned(),
             one.since.unwrap_or_else(|| "not judged yet".to_owned()),
             one.waiting.to_string(),
-            humantime::format_duration(oldest).to_string(),
+            age(one.oldest_ms),
         ]);
     }
     output::line(&table.to_string())?;
     Ok(0)
+}
+
+fn age(milliseconds: u64) -> String {
+    humantime::format_duration(Duration::from_secs(milliseconds / 1000)).to_string()
 }
 
 async fn declare(args: Declare) -> anyhow::Result<u8> {
@@ -166,6 +182,7 @@ async fn declare(args: Declare) -> anyhow::Result<u8> {
         task_type: args.task_type,
         node: args.node,
         unserved: args.unserved,
+        max_in_flight: args.max_in_flight,
     };
     args.database.open()?.state.declare_queue(route).await?;
     output::say("declared");

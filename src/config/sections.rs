@@ -246,6 +246,25 @@ impl Sweep {
     }
 }
 
+/// `[dispatch]`: which task is next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dispatch {
+    /// A task that has been due for so long stands where one of the next priority stands; none for never.
+    pub ageing_step: Option<Duration>,
+}
+
+impl Dispatch {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Self {
+        Self {
+            ageing_step: reader.take(
+                "dispatch.ageing_step",
+                Some(Duration::from_secs(30)),
+                &OPTIONAL_DURATION,
+            ),
+        }
+    }
+}
+
 /// `[settle]`: results on their way to the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settle {

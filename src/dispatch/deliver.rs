@@ -11,7 +11,7 @@ use super::fitness::BootTime;
 use super::hub::Hub;
 use super::in_flight::{Delivery, Origin, Stage};
 use super::settler::Report;
-use crate::domain::id::{RouteId, TaskId};
+use crate::domain::id::{RouteId, TaskId, Token};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::placement::Nodes;
 use crate::domain::policy::Policy;
@@ -199,7 +199,10 @@ fn send(
     deliveries: Vec<Delivery>,
     claimed_at: BootTime,
 ) -> Vec<Report> {
-    let tokens: Vec<_> = deliveries.iter().map(|delivery| delivery.token).collect();
+    let routes = deliveries
+        .iter()
+        .map(|delivery| (delivery.token, delivery.route.id));
+    let tokens: HashMap<Token, RouteId> = routes.collect();
     let sent = hub.fitness.allows(claimed_at) && !hub.is_draining() && {
         hub.in_flight.begin(deliveries);
         session.push(Frame::Tasks(Tasks { tasks }))
@@ -207,9 +210,10 @@ fn send(
     if sent {
         return Vec::new();
     }
-    drop(hub.in_flight.finish(&tokens));
-    let report = |token| Report {
+    drop(hub.in_flight.finish(tokens.keys()));
+    let report = |(token, route)| Report {
         token,
+        route: Some(route),
         settlement: Settlement::Return {
             how: crate::domain::settlement::Move::Release,
             delay: None,
@@ -248,6 +252,7 @@ fn undelivered(hub: &Hub, claim: &Claim, outcome: Outcome) -> Report {
     };
     Report {
         token: claim.token,
+        route: Some(claim.route),
         settlement: decide(outcome, claim.attempt, &policy, fastrand::f64()),
         owner: Some(hub.dispatcher),
         worker: None,

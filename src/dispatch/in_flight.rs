@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::domain::id::{TaskId, Token};
+use crate::domain::id::{RouteId, TaskId, Token};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::policy::Policy;
 use crate::domain::route::Route;
@@ -130,7 +130,7 @@ impl InFlight {
 
     /// The worker has accepted these. Answers those that are done with that, and who has them; they keep their slot
     /// until the worker reports.
-    pub fn accept(&self, tokens: &[Token], now: Instant) -> Vec<(Token, Arc<Profile>)> {
+    pub fn accept(&self, tokens: &[Token], now: Instant) -> Vec<(Token, RouteId, Arc<Profile>)> {
         let mut all = self.deliveries.lock();
         let mut done = Vec::new();
         for token in tokens {
@@ -146,7 +146,7 @@ impl InFlight {
                     Origin::Durable {
                         settle_accepted: true,
                         ..
-                    } => done.push((*token, Arc::clone(&delivery.worker))),
+                    } => done.push((*token, delivery.route.id, Arc::clone(&delivery.worker))),
                     Origin::Durable { .. } | Origin::Direct { .. } => {}
                 }
             }

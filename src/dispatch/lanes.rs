@@ -1,16 +1,24 @@
 //! Which lanes may have work, and how far each has been read: hints in memory, renewed by wakes and polls.
+//!
+//! `plan` divides free slots among tenants and their lanes, `learn` takes in what came of it, `limits` remembers which
+//! quotas hold back.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod learn;
+mod limits;
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::domain::id::{RouteId, TaskId};
-use crate::domain::placement::Nodes;
-use crate::domain::route::Route;
-use crate::fleet::GroupDemand;
-use crate::store::claim::{ClaimRequest, Claimed, LaneRequest};
-use crate::store::routes::DueLane;
+pub(super) use self::learn::Learned;
+use self::limits::Limits;
+use crate::domain::ageing::Ageing;
+use crate::domain::fairness::{Line, Share};
+use crate::domain::id::{NamespaceId, RouteId, TaskId};
+use crate::domain::scope::Scope;
+use crate::store::routes::DuePage;
 
 /// The mark stays this far behind the database's clock: a row is stamped at its insert and seen at its commit.
 const LATE_COMMITS: TimeDelta = TimeDelta::seconds(2);
@@ -23,6 +31,8 @@ const REST: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(5);
 /// Priorities, 0 first.
 const PRIORITIES: std::ops::Range<i16> = 0..4;
+/// Lanes without work that are remembered; beyond them they start anew when they have some.
+const KEPT: usize = 4096;
 
 /// A route at one priority.
 type Lane = (RouteId, i16);
@@ -33,40 +43,85 @@ const START: Place = (DateTime::UNIX_EPOCH, 0);
 
 #[derive(Debug)]
 struct State {
-    /// It may have work.
-    active: bool,
     /// Claims start behind this row: what lies before it is taken, or dead and not yet vacuumed.
     mark: Place,
     reset_at: Instant,
     reset_from_empty: Instant,
+    /// No row that is left was due before, as far as is known.
+    head: Option<DateTime<Utc>>,
+    /// The last claim took all that it asked for: there may be as much again.
+    deep: bool,
+}
+
+/// What the last plan gave to one tenant at one slot group.
+#[derive(Debug)]
+struct Given {
+    /// Index of the slot group's line.
+    line: usize,
+    share: Share,
 }
 
 /// The lanes that have had work since this replica started; few of them are active at a time.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     lanes: BTreeMap<Lane, State>,
+    /// Those that may have work.
+    active: BTreeSet<Lane>,
     /// Routes whose claims could not be placed: how often in a row, and until when they rest.
     resting: BTreeMap<RouteId, (u32, Instant)>,
-    /// Which of equal lanes comes first turns with every sweep.
-    turn: usize,
+    /// The order of tenants at each slot group.
+    lines: Vec<(Scope, Line)>,
+    /// Of this replica alone, so that replicas begin with different tenants.
+    seed: u64,
+    ageing: Ageing,
+    limits: Limits,
+    /// The database's clock when it was last seen, and when that was.
+    clock: Option<(DateTime<Utc>, Instant)>,
+    /// What the last plan gave, as its shares are numbered.
+    given: Vec<Given>,
+    /// Lanes of the last plan that came before more urgent ones since their first row has waited for so long.
+    aged: HashSet<Lane>,
+    /// How many lanes each tenant had in the last plan.
+    waiting: HashMap<NamespaceId, usize>,
+    /// Tenants that have had a start since they began to wait.
+    started: HashSet<NamespaceId>,
 }
 
 impl Lanes {
+    /// None have had work yet.
+    pub(super) fn new(ageing: Ageing) -> Self {
+        Self {
+            ageing,
+            seed: fastrand::u64(..),
+            ..Self::default()
+        }
+    }
+
     /// Rows were enqueued on this route, or put `back` to it, which may be below the marks.
     pub(super) fn note_route(&mut self, route: RouteId, back: bool, now: Instant) {
         for priority in PRIORITIES {
             let state = self.activate((route, priority), now);
             if back {
                 state.mark = START;
+                state.head = None;
             }
         }
     }
 
-    /// The lanes that have ready rows, by the database. Answers the time until the first row of a lane is due
-    /// that is not due yet.
-    pub(super) fn note_due(&mut self, due: &[DueLane], now: Instant) -> Option<Duration> {
+    /// Lanes that have ready rows, by the database. Answers the time until the first row of a lane is due that is not
+    /// due yet.
+    pub(super) fn note_due(&mut self, page: &DuePage, now: Instant) -> Option<Duration> {
+        if let Some(at) = page.at {
+            self.clock = Some((at, now));
+        }
+        let due = &page.lanes;
         for lane in due.iter().filter(|lane| lane.due_in.is_zero()) {
-            self.activate((lane.route, lane.priority), now);
+            let state = self.activate((lane.route, lane.priority), now);
+            state.head = Some(lane.visible_after);
+        }
+        if self.lanes.len() > KEPT + 2 * self.active.len() {
+            let active = &self.active;
+            self.lanes.retain(|lane, _| active.contains(lane));
         }
         due.iter()
             .map(|lane| lane.due_in)
@@ -77,8 +132,7 @@ impl Lanes {
     /// The routes of all lanes that may have work.
     #[must_use]
     pub(super) fn routes(&self) -> BTreeSet<RouteId> {
-        let active = self.lanes.iter().filter(|(_, state)| state.active);
-        active.map(|((route, _), _)| *route).collect()
+        self.active.iter().map(|(route, _)| *route).collect()
     }
 
     /// Claims of these routes could not be placed (the free workers take no frame of that size): each rests, longer
@@ -93,122 +147,47 @@ impl Lanes {
         }
     }
 
-    /// When the next resting route is looked at again.
+    /// When the next route or quota that rests is looked at again.
     pub(super) fn next_rested(&self, now: Instant) -> Option<Instant> {
         let ends = self.resting.values().map(|(_, until)| *until);
-        ends.filter(|until| *until > now).min()
+        ends.chain(self.limits.rests())
+            .filter(|until| *until > now)
+            .min()
     }
 
-    /// What a sweep asks for: each lane that a group with free slots serves, at most `batch` rows in all. A lane
-    /// that several groups serve goes to the one with the most free slots, so that no row is asked for twice.
-    pub(super) fn plan<'r>(
-        &mut self,
-        demand: &[GroupDemand],
-        target: impl Fn(RouteId) -> Option<(&'r Route, Nodes<'r>)>,
-        batch: i32,
-        now: Instant,
-    ) -> ClaimRequest {
-        let mut left = batch;
-        let free = demand.iter().map(|group| {
-            let granted = i32::try_from(group.free).unwrap_or(i32::MAX).min(left);
-            left -= granted;
-            granted
-        });
-        let mut request = ClaimRequest {
-            sweep: 0,
-            lanes: Vec::new(),
-            free: free.collect(),
-        };
-        let resting = &self.resting;
-        let rests = |route| resting.get(&route).is_some_and(|(_, until)| now < *until);
-        for (lane, state) in self.lanes.iter_mut().filter(|(_, state)| state.active) {
-            let Some((route, nodes)) = target(lane.0).filter(|(route, _)| !rests(route.id)) else {
-                continue;
-            };
-            let group = (0..demand.len())
-                .filter(|at| {
-                    demand
-                        .get(*at)
-                        .is_some_and(|group| group.scope.serves(route, nodes))
-                })
-                .max_by_key(|at| request.free.get(*at).copied());
-            let Some((group, limit)) = group.and_then(|at| Some((at, *request.free.get(at)?)))
-            else {
-                continue;
-            };
-            if limit <= 0 {
-                continue;
-            }
-            if now >= state.reset_at {
-                state.mark = START;
-                state.reset_at = now + RESET_INTERVAL.mul_f64(0.8 + 0.4 * fastrand::f64());
-            }
-            request.lanes.push(LaneRequest {
-                route: lane.0,
-                priority: lane.1,
-                limit,
-                low: state.mark,
-                group,
-            });
-        }
-        if !request.lanes.is_empty() {
-            self.turn = self.turn.wrapping_add(1);
-            let turn = self.turn % request.lanes.len();
-            request.lanes.rotate_left(turn);
-        }
-        request
+    /// Tasks of this route have ended: what its quotas held back is looked at again.
+    pub(super) fn freed(&mut self, namespace: NamespaceId, route: RouteId) {
+        self.limits.freed(namespace, route);
     }
 
-    /// Learns from what a claim took: marks move up behind it, and lanes of a group that could have taken more
-    /// have no more for now.
-    pub(super) fn learn(&mut self, request: &ClaimRequest, claimed: &Claimed, now: Instant) {
-        let mut ends: BTreeMap<Lane, Place> = BTreeMap::new();
-        let mut left = request.free.clone();
-        let group_of: BTreeMap<Lane, usize> = request
-            .lanes
-            .iter()
-            .map(|lane| ((lane.route, lane.priority), lane.group))
-            .collect();
-        for claim in &claimed.claims {
-            let lane = (claim.route, claim.priority);
-            let place = (claim.visible_after, claim.token.id);
-            ends.entry(lane)
-                .and_modify(|end| *end = place.max(*end))
-                .or_insert(place);
-            if let Some(left) = group_of.get(&lane).and_then(|group| left.get_mut(*group)) {
-                *left -= 1;
-            }
-        }
-        for lane in &request.lanes {
-            let key = (lane.route, lane.priority);
-            let Some(state) = self.lanes.get_mut(&key) else {
-                continue;
-            };
-            let exhausted = left.get(lane.group).is_some_and(|left| *left > 0);
-            match (ends.get(&key), claimed.at) {
-                (Some(end), Some(at)) => {
-                    state.mark = state.mark.max((*end).min((at - LATE_COMMITS, 0)));
-                    state.active = !exhausted;
-                }
-                // Something may lie below the mark: one more look from the start.
-                _ if exhausted && state.mark > START && now >= state.reset_from_empty => {
-                    state.mark = START;
-                    state.reset_from_empty = now + EMPTY_RESET_INTERVAL;
-                }
-                _ => state.active = !exhausted,
-            }
-        }
+    /// Quotas may be others by now.
+    pub(super) fn settings_changed(&mut self) {
+        self.limits.changed();
+    }
+
+    /// Whether a quota holds lanes back.
+    #[must_use]
+    pub(super) fn held_back(&self, now: Instant) -> bool {
+        self.limits.hold_back(now)
     }
 
     fn activate(&mut self, lane: Lane, now: Instant) -> &mut State {
-        let state = self.lanes.entry(lane).or_insert(State {
-            active: true,
+        self.active.insert(lane);
+        self.lanes.entry(lane).or_insert(State {
             mark: START,
             reset_at: now + RESET_INTERVAL,
             reset_from_empty: now,
-        });
-        state.active = true;
-        state
+            head: None,
+            deep: false,
+        })
+    }
+
+    /// The database's clock, as far as it is known.
+    fn clock(&self, now: Instant) -> DateTime<Utc> {
+        self.clock.map_or(DateTime::UNIX_EPOCH, |(at, seen)| {
+            let since = TimeDelta::from_std(now.saturating_duration_since(seen));
+            at + since.unwrap_or(TimeDelta::zero())
+        })
     }
 }
 

@@ -49,8 +49,9 @@ pub enum Refusal {
 pub fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
     hub.fleet.accepted(session);
     let done = hub.in_flight.accept(tokens, Instant::now());
-    let reports = done.into_iter().map(|(token, worker)| Report {
+    let reports = done.into_iter().map(|(token, route, worker)| Report {
         token,
+        route: Some(route),
         settlement: Settlement::Complete { result: None },
         owner: None,
         worker: Some(origin(&worker)),
@@ -97,7 +98,9 @@ pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Ve
     let mut answers = Vec::new();
     let mut reports = Vec::with_capacity(results.len());
     for Reported { token, outcome } in results {
-        let settlement = match deliveries.remove(&token.id) {
+        let delivery = deliveries.remove(&token.id);
+        let route = delivery.as_ref().map(|delivery| delivery.route.id);
+        let settlement = match delivery {
             Some(delivery) => match delivery.origin {
                 Origin::Durable { attempt, .. } => {
                     decide(outcome, attempt, &delivery.policy, fastrand::f64())
@@ -119,6 +122,7 @@ pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Ve
         };
         reports.push(Report {
             token,
+            route,
             settlement,
             owner: None,
             worker: Some(origin(worker)),
@@ -360,6 +364,7 @@ pub(super) fn end(hub: &Hub, delivery: Delivery, outcome: Outcome) -> Option<Rep
     match delivery.origin {
         Origin::Durable { attempt, .. } => Some(Report {
             token: delivery.token,
+            route: Some(delivery.route.id),
             settlement: decide(outcome, attempt, &delivery.policy, fastrand::f64()),
             owner: Some(hub.dispatcher),
             worker: Some(origin(&delivery.worker)),

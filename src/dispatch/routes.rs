@@ -11,7 +11,7 @@ use crate::domain::id::RouteId;
 use crate::domain::route::Route;
 use crate::store::{self, Pool};
 
-/// The routes that had work since this replica started. Clones share them.
+/// The routes that had work since this process started. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     known: Arc<Mutex<HashMap<RouteId, Arc<Route>>>>,
@@ -83,6 +83,23 @@ impl Routes {
         } else {
             self.read(pool, known).await
         }
+    }
+
+    /// This route, if it is known.
+    #[must_use]
+    pub fn one(&self, id: RouteId) -> Option<Arc<Route>> {
+        self.known.lock().get(&id).map(Arc::clone)
+    }
+
+    /// Those of these routes that stand under a quota, as far as is known.
+    #[must_use]
+    pub fn limited(&self, ids: impl IntoIterator<Item = RouteId>) -> Vec<RouteId> {
+        let known = self.known.lock();
+        let limited = |id: &RouteId| {
+            let route = known.get(id);
+            route.is_some_and(|route| route.limits().next().is_some())
+        };
+        ids.into_iter().filter(limited).collect()
     }
 
     async fn read(&self, pool: &Pool, ids: Vec<RouteId>) -> Result<(), store::Error> {

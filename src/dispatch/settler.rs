@@ -4,6 +4,7 @@
 //! completed result is never lost because the database blinked. Above the high-water mark sweeps stop claiming
 //! until the backlog is below the low one, so the backlog is bounded by what is in flight besides.
 
+mod freed;
 mod slow;
 mod writer;
 
@@ -16,9 +17,10 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::routes::Routes;
 use super::runs::Runs;
 use super::wakes::Wakes;
-use crate::domain::id::{DispatcherId, Token};
+use crate::domain::id::{DispatcherId, RouteId, Token};
 use crate::domain::settlement::Settlement;
 use crate::fleet::Session;
 use crate::store::Pool;
@@ -51,6 +53,8 @@ pub struct Report {
     pub token: Token,
     /// What to write.
     pub settlement: Settlement,
+    /// Where the task goes, where the one who reports knows it: a quota above it may be free then.
+    pub route: Option<RouteId>,
     /// None for a worker's own report; else the owner of the claim.
     pub owner: Option<DispatcherId>,
     /// The worker that had it, and its node.
@@ -65,6 +69,7 @@ pub struct Settler {
     queue: Arc<Queue>,
     gauge: Arc<Gauge>,
     runs: Runs,
+    routes: Routes,
 }
 
 /// Reports that wait for a writer. Handing one over never waits, or a database that is slow would keep sessions from
@@ -150,10 +155,11 @@ impl Settler {
             settled: watch::Sender::new(0),
         });
         let runs = Runs::start(pool, settings.cancel_grace, wakes, tracker, stop);
+        let routes = Routes::default();
         let slow = SlowLane::new(
             pool.clone(),
             settings,
-            Arc::clone(wakes),
+            (Arc::clone(wakes), routes.clone()),
             Arc::clone(&gauge),
             runs.clone(),
             tracker,
@@ -166,13 +172,24 @@ impl Settler {
                 stop.run_until_cancelled(write_all(writer, queue)).await;
             });
         }
-        Self { queue, gauge, runs }
+        Self {
+            queue,
+            gauge,
+            runs,
+            routes,
+        }
     }
 
     /// Runs of workflows that may have ended with their members.
     #[must_use]
     pub fn runs(&self) -> &Runs {
         &self.runs
+    }
+
+    /// The routes that are known here, whose quotas it looks at.
+    #[must_use]
+    pub fn routes(&self) -> &Routes {
+        &self.routes
     }
 
     /// Hands reports over.

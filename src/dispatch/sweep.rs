@@ -14,7 +14,8 @@ use super::fitness::BootTime;
 use super::hub::{DATABASE_DEADLINE, Hub};
 use super::lanes::Lanes;
 use super::settler::{self, Report};
-use crate::domain::id::TaskId;
+use crate::domain::ageing::Ageing;
+use crate::domain::id::{RouteId, TaskId};
 use crate::domain::settlement::{Move, Settlement};
 use crate::domain::task::Claim;
 use crate::store::{self, claim, dispatchers, routes};
@@ -22,11 +23,18 @@ use crate::store::{self, claim, dispatchers, routes};
 /// Sweeps in a row that found work before the replica says that it no longer sleeps: a flag that flips with every
 /// task would cost two commits a task.
 const BUSY_SWEEPS: u32 = 8;
+/// A replica that a quota holds back stays so for a while, as the database has it: a flag that flips with every task
+/// would cost two commits a task.
+const HELD_BACK: Duration = Duration::from_secs(2);
 /// Waits after the database failed.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// Shortest time between two looks at the whole claim index.
 const SCAN_PAUSE: Duration = Duration::from_millis(5);
+/// Nobody tells a replica that does not sleep of new work, so it looks for tenants that have begun to wait this often.
+const BUSY_POLL: Duration = Duration::from_millis(50);
+/// Lanes that one look takes in: some five milliseconds.
+const SCAN_LANES: i32 = 1000;
 /// Such looks take at most one part in this many of the time.
 const SCAN_SHARE: u32 = 10;
 
@@ -34,6 +42,8 @@ const SCAN_SHARE: u32 = 10;
 enum Found {
     /// So many tasks were claimed: there may be more.
     Work(usize),
+    /// The lanes that were asked gave nothing; others may have work.
+    Short,
     /// Nothing is due that somebody here could take.
     Nothing,
     /// No slot is free, or no work may be started: no look was taken.
@@ -49,7 +59,14 @@ struct Sweeper {
     scan_from: Instant,
     /// The last one found due rows, which hide when the next row of their lane is due.
     due_seen: bool,
-    sleeping: bool,
+    /// Where such a look goes on: there are more lanes than one statement looks for.
+    scan_after: Option<(RouteId, i16)>,
+    /// Some lane had news since the last look at the index.
+    news: bool,
+    /// What the database was told: that this replica sleeps, and that a quota holds it back.
+    told: (bool, bool),
+    /// A quota has held it back not long ago.
+    held_until: Instant,
     busy: u32,
     fleet: watch::Receiver<()>,
 }
@@ -59,12 +76,15 @@ pub async fn run(hub: Arc<Hub>) {
     let ended = hub.ended.clone();
     let sweeper = Sweeper {
         fleet: hub.fleet.changes(),
+        lanes: Lanes::new(Ageing::new(hub.settings.ageing_step)),
         hub,
-        lanes: Lanes::default(),
         poll_at: Instant::now(),
         scan_from: Instant::now(),
         due_seen: false,
-        sleeping: false,
+        scan_after: None,
+        news: false,
+        told: (false, false),
+        held_until: Instant::now(),
         busy: 0,
     };
     ended.run_until_cancelled(sweeper.sweep_all()).await;
@@ -78,7 +98,7 @@ impl Sweeper {
                 Ok(()) => retry = RETRY_WAITS.0,
                 Err(error) => {
                     settler::said(&error, "the sweep is tried again");
-                    self.sleeping = false;
+                    self.told = (false, false);
                     self.poll_at = Instant::now();
                     tokio::time::sleep(retry.mul_f64(0.5 + fastrand::f64())).await;
                     retry = (retry * 2).min(RETRY_WAITS.1);
@@ -91,12 +111,15 @@ impl Sweeper {
     async fn turn(&mut self) -> Result<(), store::Error> {
         self.hub.settler.accepting().await;
         self.fleet.mark_unchanged();
-        let news = self.gather();
+        self.gather().await?;
         match self.sweep().await? {
+            Found::Short => return Ok(()),
             Found::Work(_) => {
+                self.news = false;
                 self.busy = self.busy.saturating_add(1);
                 if self.busy == BUSY_SWEEPS {
-                    self.set_sleeping(false).await?;
+                    self.poll_at = self.poll_at.min(Instant::now() + BUSY_POLL);
+                    self.tell(false).await?;
                 }
                 return Ok(());
             }
@@ -109,17 +132,18 @@ impl Sweeper {
             // News that brought nothing: the rows are taken, or due a little later. The scan tells, also what is due
             // behind rows that it found last time and that are taken now.
             Found::Nothing
-                if (news || (self.busy > 0 && self.due_seen)) && self.scan_from < self.poll_at =>
+                if (self.news || (self.busy > 0 && self.due_seen))
+                    && self.scan_from < self.poll_at =>
             {
+                self.news = false;
                 self.busy = 0;
                 self.poll_at = self.scan_from;
                 return Ok(());
             }
             Found::Nothing => {
                 self.busy = 0;
-                if self.hub.settings.listen && !self.sleeping {
+                if self.hub.settings.listen && self.tell(true).await? {
                     // What was committed before the flag was seen sends no notification: look once more.
-                    self.set_sleeping(true).await?;
                     self.poll_at = Instant::now();
                     return Ok(());
                 }
@@ -130,17 +154,27 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Takes up what has come up. True: some lane has news.
-    fn gather(&mut self) -> bool {
+    /// Takes up what has come up.
+    async fn gather(&mut self) -> Result<(), store::Error> {
         let pending = self.hub.wakes.take();
         let now = Instant::now();
-        if pending.everything {
+        if pending.everything || pending.settings {
             self.poll_at = now;
+        }
+        for id in &pending.freed {
+            if let Some(route) = self.hub.routes.one(*id) {
+                self.lanes.freed(route.namespace_id, *id);
+            }
         }
         for (route, back) in &pending.routes {
             self.lanes.note_route(*route, *back, now);
         }
-        !pending.routes.is_empty()
+        self.news |= !pending.routes.is_empty();
+        if pending.settings {
+            self.lanes.settings_changed();
+            self.hub.routes.refresh(&self.hub.pool).await?;
+        }
+        Ok(())
     }
 
     /// Waits for news, but no longer than `until` and than what rests here.
@@ -163,8 +197,8 @@ impl Sweeper {
         let found = self.claim().await;
         let waiting = match &found {
             Ok(Found::Work(claimed)) => Waiting::Claimed(*claimed),
-            Ok(Found::NoDemand) if self.may_have_work() => Waiting::Unseen,
-            Ok(Found::Nothing | Found::NoDemand) | Err(_) => Waiting::Nobody,
+            Ok(Found::NoDemand | Found::Short) if self.may_have_work() => Waiting::Unseen,
+            Ok(Found::Nothing | Found::NoDemand | Found::Short) | Err(_) => Waiting::Nobody,
         };
         hub.direct.turns().look_ended(waiting);
         direct::serve(&hub);
@@ -207,13 +241,13 @@ impl Sweeper {
         }
         request.sweep = hub.next_sweep();
         let sweep = request.sweep;
-        let (dispatcher, deadlines, asked) =
-            (hub.dispatcher, hub.settings.deadlines(), request.clone());
-        let (claimed, bodies) = hub
+        let (dispatcher, deadlines) = (hub.dispatcher, hub.settings.deadlines());
+        let (asked, claimed, bodies) = hub
             .pool
             .run(DATABASE_DEADLINE, move |client| {
                 Box::pin(async move {
-                    let claimed = claim::claim(client, dispatcher, &asked, deadlines).await?;
+                    let (asked, claimed) =
+                        claim::claim_within(client, dispatcher, request, deadlines).await?;
                     let ids: Vec<TaskId> =
                         claimed.claims.iter().map(|claim| claim.token.id).collect();
                     let bodies = if ids.is_empty() {
@@ -222,14 +256,15 @@ impl Sweeper {
                         claim::read_bodies(client, &ids).await
                     };
                     // The claims stand, whether or not their bodies could be read.
-                    Ok((claimed, bodies))
+                    Ok((asked, claimed, bodies))
                 })
             })
             .await
             .inspect_err(|_| hub.give_up(sweep))?;
-        self.lanes.learn(&request, &claimed, Instant::now());
+        let learned = self.lanes.learn(&asked, &claimed, Instant::now());
+        hub.tenants.count(&learned);
         if claimed.claims.is_empty() {
-            return Ok(Found::Nothing);
+            return Ok(Found::Short);
         }
         let count = claimed.claims.len();
         tracing::debug!(sweep, claims = count, "claimed");
@@ -251,6 +286,7 @@ impl Sweeper {
     fn put_back(&self, claims: &[Claim]) {
         let release = |claim: &Claim| Report {
             token: claim.token,
+            route: Some(claim.route),
             settlement: Settlement::Return {
                 how: Move::Release,
                 delay: None,
@@ -265,21 +301,33 @@ impl Sweeper {
             .report(claims.iter().map(release).collect());
     }
 
-    /// Looks at the whole claim index, and sets the time of the next such look: a poll interval from now, or when
-    /// the next row is due, but never so soon that the looks themselves become the load.
+    /// Looks at the claim index, and sets the time of the next such look: a poll interval from now, or when the next row
+    /// is due, but never so soon that the looks themselves become the load. Of very many lanes it looks at a part, and
+    /// goes on with the next part as soon as that is allowed.
     async fn scan(&mut self) -> Result<(), store::Error> {
         let started = Instant::now();
-        let due = self
+        let after = self.scan_after;
+        let page = self
             .hub
             .pool
-            .run(DATABASE_DEADLINE, |client| {
-                Box::pin(async move { routes::find_due(client).await })
+            .run(DATABASE_DEADLINE, move |client| {
+                Box::pin(async move { routes::find_due_from(client, after, SCAN_LANES).await })
             })
             .await?;
         let now = Instant::now();
-        self.due_seen = due.iter().any(|lane| lane.due_in.is_zero());
+        let last = page.lanes.last();
+        self.scan_after = last
+            .filter(|_| page.more)
+            .map(|lane| (lane.route, lane.priority));
+        self.due_seen = page.lanes.iter().any(|lane| lane.due_in.is_zero());
         let poll = self.jittered_poll();
-        let next = self.lanes.note_due(&due, now).unwrap_or(poll);
+        let poll = if self.busy < BUSY_SWEEPS {
+            poll
+        } else {
+            poll.min(BUSY_POLL)
+        };
+        let next = self.lanes.note_due(&page, now).unwrap_or(poll);
+        let next = if page.more { Duration::ZERO } else { next };
         let pause = ((now - started) * SCAN_SHARE).clamp(SCAN_PAUSE, poll);
         self.scan_from = now + pause;
         self.poll_at = now + next.clamp(pause, poll);
@@ -293,20 +341,27 @@ impl Sweeper {
             .mul_f64(0.75 + 0.25 * fastrand::f64())
     }
 
-    async fn set_sleeping(&mut self, sleeping: bool) -> Result<(), store::Error> {
-        if self.sleeping == sleeping {
-            return Ok(());
+    /// Tells the database whether this replica sleeps and whether a quota holds it back, where that is news. True: it was
+    /// told.
+    async fn tell(&mut self, sleeping: bool) -> Result<bool, store::Error> {
+        let now = Instant::now();
+        if self.lanes.held_back(now) {
+            self.held_until = now + HELD_BACK;
+        }
+        let held_back = sleeping && now < self.held_until;
+        if self.told == (sleeping, held_back) {
+            return Ok(false);
         }
         let dispatcher = self.hub.dispatcher;
         self.hub
             .pool
             .run(DATABASE_DEADLINE, move |client| {
-                Box::pin(
-                    async move { dispatchers::set_sleeping(client, dispatcher, sleeping).await },
-                )
+                Box::pin(async move {
+                    dispatchers::set_sleeping(client, dispatcher, sleeping, held_back).await
+                })
             })
             .await?;
-        self.sleeping = sleeping;
-        Ok(())
+        self.told = (sleeping, held_back);
+        Ok(true)
     }
 }

@@ -1,6 +1,6 @@
 //! Every reason to look, gathered in one place for one reader.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -14,6 +14,10 @@ pub struct Pending {
     pub routes: HashMap<RouteId, bool>,
     /// Look at every lane.
     pub everything: bool,
+    /// Routes under quotas of which tasks have ended.
+    pub freed: HashSet<RouteId>,
+    /// Routes and namespaces have other settings.
+    pub settings: bool,
 }
 
 /// Where notifications, returned rows and timers leave their reasons. None is lost, equal ones collapse.
@@ -68,6 +72,18 @@ impl Wakes {
     #[must_use]
     pub fn ends(&self) -> watch::Receiver<u64> {
         self.ends.subscribe()
+    }
+
+    /// Tasks of these routes, which stand under quotas, have ended.
+    pub fn freed(&self, routes: impl IntoIterator<Item = RouteId>) {
+        self.pending.lock().freed.extend(routes);
+        self.notify.notify_one();
+    }
+
+    /// Routes and namespaces have other settings.
+    pub fn settings(&self) {
+        self.pending.lock().settings = true;
+        self.notify.notify_one();
     }
 
     /// Takes what has come up.

@@ -13,6 +13,8 @@ pub type RunId = i64;
 pub type DispatcherId = i64;
 /// Stands for no replica, where a move names the owner of a row that must have none.
 pub const NOBODY: DispatcherId = 0;
+/// An interned namespace.
+pub type NamespaceId = i32;
 /// An interned (namespace, task queue, task type, node).
 pub type RouteId = i32;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::id::RouteId;
+use super::id::{NamespaceId, RouteId};
 use super::placement::Placement;
+use super::quota::Limited;
 
 /// What becomes of due tasks while no live worker of any replica serves their route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub enum Paused {
 pub struct Route {
     /// Its number in `live`.
     pub id: RouteId,
+    /// The number of its namespace.
+    pub namespace_id: NamespaceId,
     /// Tenant.
     pub namespace: String,
     /// Pool of workers.
@@ -43,6 +46,12 @@ pub struct Route {
     pub unserved: Unserved,
     /// Its namespace takes tasks for declared queues only, and this is none.
     pub undeclared: bool,
+    /// The share of its namespace in the slots, relative to others with due work; 0 counts as 1.
+    pub weight: u32,
+    /// Tasks of its namespace that may be claimed at the same time.
+    pub namespace_quota: Option<i32>,
+    /// Its own tasks that may be.
+    pub route_quota: Option<i32>,
     /// Whether, and where, it is paused.
     pub paused: Option<Paused>,
     /// Tries before a dead letter.
@@ -53,4 +62,18 @@ pub struct Route {
     pub backoff_multiplier: Option<f64>,
     /// Longest wait.
     pub backoff_max: Option<Duration>,
+}
+
+impl Route {
+    /// The quotas above it.
+    pub fn limits(&self) -> impl Iterator<Item = Limited> {
+        let namespace = self.namespace_quota.is_some();
+        let route = self.route_quota.is_some();
+        [
+            namespace.then_some(Limited::Namespace(self.namespace_id)),
+            route.then_some(Limited::Route(self.id)),
+        ]
+        .into_iter()
+        .flatten()
+    }
 }

@@ -1,10 +1,15 @@
 //! Why is nobody running this? The gates between a task and its start, in order, judged by the functions that
 //! dispatch uses too.
 
+mod gate;
+
 use chrono::{DateTime, SecondsFormat, Utc};
+
+pub use gate::Gate;
 
 use super::id::DispatcherId;
 use super::placement::Nodes;
+use super::quota::{Limited, Usage};
 use super::route::{Paused, Route};
 use super::scope::{self, Group};
 
@@ -118,64 +123,6 @@ pub fn census(route: &Route, groups: &[Group]) -> Result<(), Reason> {
     }
 }
 
-/// What stands between a task and its start, in the order in which it is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Gate {
-    /// There is such a task. Whoever asks for another one is told so at once.
-    Exists,
-    /// It has not ended.
-    Unfinished,
-    /// It is due.
-    Due,
-    /// Nothing holds it.
-    Hold,
-    /// Neither its namespace nor its route is paused.
-    Pause,
-    /// Its pin fits the placement of its namespace.
-    Placement,
-    /// Workers serve it.
-    Workers,
-    /// One of them answers.
-    Reach,
-    /// One of these has a free slot.
-    Capacity,
-    /// No replica has it.
-    Unclaimed,
-}
-
-impl Gate {
-    /// All of them, in their order.
-    pub const ALL: [Self; 10] = [
-        Self::Exists,
-        Self::Unfinished,
-        Self::Due,
-        Self::Hold,
-        Self::Pause,
-        Self::Placement,
-        Self::Workers,
-        Self::Reach,
-        Self::Capacity,
-        Self::Unclaimed,
-    ];
-
-    /// Its stable name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exists => "exists",
-            Self::Unfinished => "unfinished",
-            Self::Due => "due",
-            Self::Hold => "hold",
-            Self::Pause => "pause",
-            Self::Placement => "placement",
-            Self::Workers => "workers",
-            Self::Reach => "reach",
-            Self::Capacity => "capacity",
-            Self::Unclaimed => "unclaimed",
-        }
-    }
-}
-
 /// Bits of `live.hold`, with their names.
 const HOLDS: [(i16, &str); 3] = [
     (1, "its workflow is paused"),
@@ -228,6 +175,8 @@ pub struct Facts<'f> {
     pub stage: Stage,
     /// The workers of all live replicas.
     pub groups: &'f [Group],
+    /// The quotas above it.
+    pub quotas: &'f [Usage],
 }
 
 /// Why a task is not running, or that it is.
@@ -248,6 +197,8 @@ pub enum Verdict {
     Held(i16),
     /// An operator has paused it.
     Paused(Paused),
+    /// A quota above it is used up.
+    QuotaUsed(Usage),
     /// Nobody can take it.
     Unserved(Reason),
     /// Nothing: the next sweep claims it, or those that stand before it in the line.
@@ -265,6 +216,7 @@ impl Verdict {
             Self::Held(_) => "held",
             Self::Paused(Paused::Namespace) => "namespace_paused",
             Self::Paused(Paused::Route) => "route_paused",
+            Self::QuotaUsed(_) => "quota_used_up",
             Self::Unserved(reason) => reason.name(),
             Self::WillBeClaimed => "will_be_claimed",
         }
@@ -279,6 +231,7 @@ impl Verdict {
             Self::NotDue(_) => Some(Gate::Due),
             Self::Held(_) => Some(Gate::Hold),
             Self::Paused(_) => Some(Gate::Pause),
+            Self::QuotaUsed(_) => Some(Gate::Quota),
             Self::Unserved(reason) => Some(reason.gate()),
             Self::WillBeClaimed => None,
         }
@@ -298,6 +251,17 @@ impl Verdict {
             }
             Self::Paused(Paused::Namespace) => "its namespace is paused".to_owned(),
             Self::Paused(Paused::Route) => "its route is paused".to_owned(),
+            Self::QuotaUsed(usage) => {
+                let whose = match usage.of {
+                    Limited::Namespace(_) => "namespace",
+                    Limited::Route(_) => "route",
+                };
+                let quota = usage.quota.unwrap_or(i32::MAX);
+                format!(
+                    "the quota of its {whose}: {} of {quota} used",
+                    usage.claimed
+                )
+            }
             Self::Unserved(reason) => reason.sentence().to_owned(),
             Self::WillBeClaimed => {
                 "nothing stops it: it is claimed as soon as those before it in the line are"
@@ -342,10 +306,13 @@ pub fn stops(facts: &Facts<'_>) -> Vec<Verdict> {
         Stage::Ready { due_at, hold } => (*due_at, *hold),
     };
     let unserved = census(facts.route, facts.groups).err();
+    let mut quotas = facts.quotas.iter();
+    let used_up = quotas.find(|usage| usage.left() == Some(0)).copied();
     [
         due_at.map(Verdict::NotDue),
         (hold != 0).then_some(Verdict::Held(hold)),
         facts.route.paused.map(Verdict::Paused),
+        used_up.map(Verdict::QuotaUsed),
         unserved.map(Verdict::Unserved),
     ]
     .into_iter()

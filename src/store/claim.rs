@@ -8,8 +8,11 @@ use tokio_postgres::Row;
 
 use deadpool_postgres::GenericClient;
 
-use super::{Error, millis};
-use crate::domain::id::{DispatcherId, RouteId, TaskId, Token};
+use super::quotas::{self, Ask};
+use super::{Client, Error, millis};
+use crate::domain::ageing::Ageing;
+use crate::domain::id::{DispatcherId, NamespaceId, RouteId, TaskId, Token};
+use crate::domain::quota::{self, Limited, Usage, Wanting};
 use crate::domain::task::{Body, Claim};
 
 const CLAIM: &str = include_str!("../../sql/claim_tasks.sql");
@@ -18,18 +21,37 @@ const FIND_HELD: &str = include_str!("../../sql/find_held.sql");
 const ADOPT: &str = include_str!("../../sql/adopt_tasks.sql");
 
 /// One lane of a claim: a route at one priority.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LaneRequest {
     /// Its route.
     pub route: RouteId,
+    /// Its tenant.
+    pub namespace: NamespaceId,
     /// Its priority, 0 (first) to 3.
     pub priority: i16,
     /// Rows to take at most.
     pub limit: i32,
     /// Rows up to this (due time, id) are passed over: the low-water mark.
     pub low: (DateTime<Utc>, TaskId),
-    /// Index into [`ClaimRequest::free`], from 0.
-    pub group: usize,
+    /// Index into [`ClaimRequest::shares`], from 0.
+    pub share: usize,
+    /// A quota is thought to stand above it: its limit is cut to what a count leaves.
+    pub limited: bool,
+    /// The quota of its namespace that the limit heeds. Where another one stands in the database it gives nothing.
+    pub namespace_quota: Option<i32>,
+    /// The same of its route.
+    pub route_quota: Option<i32>,
+}
+
+impl LaneRequest {
+    fn wanting(&self) -> Wanting {
+        Wanting {
+            namespace: self.namespace,
+            route: self.route,
+            limit: self.limit,
+            limited: self.limited,
+        }
+    }
 }
 
 /// What one sweep asks for.
@@ -37,10 +59,16 @@ pub struct LaneRequest {
 pub struct ClaimRequest {
     /// Its number, by which its claims can be found again.
     pub sweep: i64,
-    /// Where to look.
+    /// Where to look, the most urgent ones first.
     pub lanes: Vec<LaneRequest>,
-    /// Free slots of each slot group, which its lanes share.
-    pub free: Vec<i32>,
+    /// Free slots that are for one tenant at one slot group, which its lanes share.
+    pub shares: Vec<i32>,
+    /// Waiting for so long counts as much as one priority.
+    pub ageing: Ageing,
+    /// The quotas above the lanes.
+    pub quotas: Vec<Ask>,
+    /// One of them that is waited for, since trying was in vain too often.
+    pub awaited: Option<Limited>,
 }
 
 /// How long claims may last.
@@ -59,9 +87,81 @@ pub struct Claimed {
     pub claims: Vec<Claim>,
     /// None when no row was taken.
     pub at: Option<DateTime<Utc>>,
+    /// The quotas that were held, as they were before the claim.
+    pub usages: Vec<Usage>,
+    /// The quotas that somebody else held.
+    pub lost: Vec<Limited>,
 }
 
-/// Claims due tasks: at most `limit` a lane and `free` a slot group.
+/// Claims due tasks under the quotas above them: takes those that nobody else has, counts what is claimed, and claims
+/// what they leave, in one transaction, so that the count is true until its commit. Without a quota it is one statement.
+/// Answers the request as it was made in the end.
+pub async fn claim_within(
+    client: &mut Client,
+    dispatcher: DispatcherId,
+    mut request: ClaimRequest,
+    deadlines: Deadlines,
+) -> Result<(ClaimRequest, Claimed), Error> {
+    if request.quotas.is_empty() {
+        let claimed = claim(client, dispatcher, &request, deadlines).await?;
+        return Ok((request, claimed));
+    }
+    let transaction = client.transaction().await?;
+    if let Some(awaited) = request.awaited {
+        match quotas::wait(&transaction, awaited).await {
+            Err(Error::Conflict(_)) => {
+                transaction.rollback().await?;
+                request.lanes.clear();
+                let lost = request.quotas.iter().map(|ask| ask.of).collect();
+                return Ok((
+                    request,
+                    Claimed {
+                        lost,
+                        ..Claimed::default()
+                    },
+                ));
+            }
+            waited => waited?,
+        }
+    }
+    let held = quotas::lock(&transaction, &request.quotas).await?;
+    let (asks, lost): (Vec<Ask>, Vec<Ask>) = request
+        .quotas
+        .iter()
+        .partition(|ask| held.contains(&ask.of));
+    let lost: Vec<Limited> = lost.iter().map(|ask| ask.of).collect();
+    let usages = if asks.is_empty() {
+        Vec::new()
+    } else {
+        quotas::count(&transaction, &asks).await?
+    };
+    let wanting: Vec<Wanting> = request.lanes.iter().map(LaneRequest::wanting).collect();
+    for (lane, fitted) in request
+        .lanes
+        .iter_mut()
+        .zip(quota::fit(&wanting, &usages, &lost))
+    {
+        lane.limit = fitted.limit;
+        (lane.namespace_quota, lane.route_quota) = (fitted.namespace_quota, fitted.route_quota);
+    }
+    request.lanes.retain(|lane| lane.limit > 0);
+    let claimed = if request.lanes.is_empty() {
+        Claimed::default()
+    } else {
+        claim(&transaction, dispatcher, &request, deadlines).await?
+    };
+    transaction.commit().await?;
+    Ok((
+        request,
+        Claimed {
+            usages,
+            lost,
+            ..claimed
+        },
+    ))
+}
+
+/// Claims due tasks: at most `limit` a lane and so many a share.
 pub async fn claim(
     client: &impl GenericClient,
     dispatcher: DispatcherId,
@@ -74,10 +174,13 @@ pub async fn claim(
     let limits: Vec<i32> = lanes.iter().map(|lane| lane.limit).collect();
     let low_at: Vec<DateTime<Utc>> = lanes.iter().map(|lane| lane.low.0).collect();
     let low_id: Vec<TaskId> = lanes.iter().map(|lane| lane.low.1).collect();
-    let groups: Vec<i32> = lanes
+    let shares: Vec<i32> = lanes
         .iter()
-        .map(|lane| i32::try_from(lane.group + 1).unwrap_or(i32::MAX))
+        .map(|lane| i32::try_from(lane.share + 1).unwrap_or(i32::MAX))
         .collect();
+    let namespace_quotas: Vec<Option<i32>> =
+        lanes.iter().map(|lane| lane.namespace_quota).collect();
+    let route_quotas: Vec<Option<i32>> = lanes.iter().map(|lane| lane.route_quota).collect();
     let statement = client.prepare_cached(CLAIM).await?;
     let rows = client
         .query(
@@ -90,16 +193,20 @@ pub async fn claim(
                 &limits,
                 &low_at,
                 &low_id,
-                &groups,
-                &request.free,
+                &shares,
+                &request.shares,
                 &millis(deadlines.allowance),
                 &millis(deadlines.run_timeout),
+                &millis(request.ageing.step()),
+                &namespace_quotas,
+                &route_quotas,
             ],
         )
         .await?;
     Ok(Claimed {
         at: rows.first().map(|row| row.get("claimed_at")),
         claims: rows.iter().map(read_claim).collect(),
+        ..Claimed::default()
     })
 }
 

@@ -86,10 +86,18 @@ pub async fn forget(client: &Client) -> Result<u64, Error> {
     Ok(client.execute(&statement, &[]).await?)
 }
 
-/// Says whether this replica sleeps, so that producers know whether to notify.
-pub async fn set_sleeping(client: &Client, id: DispatcherId, sleeping: bool) -> Result<(), Error> {
+/// Says whether this replica sleeps, so that producers know whether to notify, and whether a quota holds it back, so that
+/// those who free one know.
+pub async fn set_sleeping(
+    client: &Client,
+    id: DispatcherId,
+    sleeping: bool,
+    held_back: bool,
+) -> Result<(), Error> {
     let statement = client.prepare_cached(SET_SLEEPING).await?;
-    client.execute(&statement, &[&id, &sleeping]).await?;
+    client
+        .execute(&statement, &[&id, &sleeping, &held_back])
+        .await?;
     Ok(())
 }
 

@@ -1,5 +1,9 @@
 //! Routes and namespaces as operators see and set them.
 
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use deadpool_postgres::GenericClient;
 use tokio_postgres::Row;
 
 use super::letter_events::{self, Hook};
@@ -11,9 +15,14 @@ const DECLARE_QUEUE: &str = include_str!("../../sql/declare_queue.sql");
 const LIST_NAMESPACES: &str = include_str!("../../sql/list_namespaces.sql");
 const SET_NAMESPACE: &str = include_str!("../../sql/set_namespace.sql");
 
+/// Lifts a quota that was set.
+pub const NO_QUOTA: i32 = -1;
+
 /// A route and what there is of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
+    /// Its number.
+    pub route: RouteId,
     /// Tenant.
     pub namespace: String,
     /// Pool of workers.
@@ -28,30 +37,81 @@ pub struct Queue {
     pub unserved: String,
     /// Whether it or its namespace is paused.
     pub paused: bool,
-    /// Due tasks, counted up to the bound.
-    pub ready: i64,
+    /// Its tasks that may be claimed at the same time over all replicas.
+    pub max_in_flight: Option<i32>,
+    /// Due tasks.
+    pub ready: Counted,
+    /// Tasks that are not due yet.
+    pub later: Counted,
+    /// Tasks that stand outside of the line.
+    pub held: Held,
     /// Tasks that a replica has.
     pub claimed: i64,
+    /// Since the first of the due ones was due.
+    pub oldest: Option<Duration>,
+    /// Why nobody serves it, and since when, where that has been judged.
+    pub unserved_since: Option<(String, DateTime<Utc>)>,
+    /// When, to a minute, a worker was last on the node that it is pinned to; none if there never was one.
+    pub node_seen: Option<DateTime<Utc>>,
 }
 
-/// Lists routes by name, at most `limit`; each count of due tasks ends at `bound`.
+/// A count that ends at a bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Exact below the bound.
+    pub tasks: i64,
+    /// What the statistics say where the bound was reached.
+    pub estimate: Option<i64>,
+}
+
+/// Tasks that stand outside of the line, by what holds them; a task may stand in several of these counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Their workflow is paused.
+    pub workflow: i64,
+    /// Another task with their key runs.
+    pub key: i64,
+    /// They are throttled.
+    pub throttle: i64,
+}
+
+/// Which routes to list.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'w> {
+    /// Those of this namespace.
+    pub namespace: Option<&'w str>,
+    /// Those of this queue.
+    pub task_queue: Option<&'w str>,
+    /// These.
+    pub routes: Option<&'w [RouteId]>,
+}
+
+/// Lists routes by name, at most `limit`; each count of waiting tasks ends at `bound`.
 pub async fn list(
-    client: &Client,
-    namespace: Option<&str>,
-    task_queue: Option<&str>,
+    client: &impl GenericClient,
+    wanted: Wanted<'_>,
     bound: i64,
     limit: i64,
 ) -> Result<Vec<Queue>, Error> {
     let statement = client.prepare_cached(LIST_QUEUES).await?;
-    let (namespace, task_queue) = (namespace.map(storable), task_queue.map(storable));
+    let (namespace, task_queue) = (
+        wanted.namespace.map(storable),
+        wanted.task_queue.map(storable),
+    );
     let rows = client
-        .query(&statement, &[&namespace, &task_queue, &bound, &limit])
+        .query(
+            &statement,
+            &[&namespace, &task_queue, &bound, &limit, &wanted.routes],
+        )
         .await?;
     rows.iter().map(queue).collect()
 }
 
 fn queue(row: &Row) -> Result<Queue, Error> {
+    let oldest: Option<i64> = row.try_get("oldest_ms")?;
+    let reason: Option<String> = row.try_get("unserved_reason")?;
     Ok(Queue {
+        route: row.try_get("route_id")?,
         namespace: row.try_get("namespace")?,
         task_queue: row.try_get("task_queue")?,
         task_type: row.try_get("task_type")?,
@@ -59,8 +119,26 @@ fn queue(row: &Row) -> Result<Queue, Error> {
         declared: row.try_get("declared")?,
         unserved: row.try_get("unserved")?,
         paused: row.try_get("paused")?,
-        ready: row.try_get("ready")?,
+        max_in_flight: row.try_get("max_in_flight")?,
+        ready: Counted {
+            tasks: row.try_get("ready")?,
+            estimate: row.try_get("ready_estimate")?,
+        },
+        later: Counted {
+            tasks: row.try_get("later")?,
+            estimate: row.try_get("later_estimate")?,
+        },
+        held: Held {
+            workflow: row.try_get("held_workflow")?,
+            key: row.try_get("held_key")?,
+            throttle: row.try_get("held_throttle")?,
+        },
         claimed: row.try_get("claimed")?,
+        oldest: oldest.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
+        unserved_since: reason
+            .map(|reason| row.try_get("unserved_since").map(|since| (reason, since)))
+            .transpose()?,
+        node_seen: row.try_get("node_seen")?,
     })
 }
 
@@ -77,6 +155,8 @@ pub struct Declaration {
     pub node: Option<String>,
     /// `wait` or `strict`; none keeps what is there, at first `wait`.
     pub unserved: Option<String>,
+    /// Its tasks that may be claimed at the same time, -1 for any number; none keeps what is there.
+    pub max_in_flight: Option<i32>,
 }
 
 /// Declares a route, which is made if it is new.
@@ -96,6 +176,7 @@ pub async fn declare(client: &Client, route: &Declaration) -> Result<RouteId, Er
                 &storable(namespace),
                 &node,
                 &unserved,
+                &route.max_in_flight,
             ],
         )
         .await?;
@@ -157,6 +238,22 @@ pub struct NamespaceSettings {
     pub require_declared_queues: Option<bool>,
     /// Whom it tells of its dead letters.
     pub hook: Hook,
+    /// Its share of the slots, relative to others with due work.
+    pub weight: Option<i32>,
+    /// Its tasks that may be claimed at the same time, -1 for any number.
+    pub max_in_flight: Option<i32>,
+}
+
+impl NamespaceSettings {
+    /// Whether nothing is given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.placement.is_none()
+            && self.require_declared_queues.is_none()
+            && self.weight.is_none()
+            && self.max_in_flight.is_none()
+            && self.hook.is_empty()
+    }
 }
 
 /// Sets what is given of a namespace, which is made if it is new: all of it or, where something is refused, nothing.
@@ -174,6 +271,8 @@ pub async fn set_namespace(
                 &storable(name),
                 &settings.placement,
                 &settings.require_declared_queues,
+                &settings.weight,
+                &settings.max_in_flight,
             ],
         )
         .await?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use deadpool_postgres::GenericClient;
 
 use super::Error;
@@ -13,6 +14,9 @@ use crate::domain::route::{Paused, Route, Unserved};
 const FIND_DUE: &str = include_str!("../../sql/find_due.sql");
 const READ: &str = include_str!("../../sql/read_routes.sql");
 const READ_NAMESPACES: &str = include_str!("../../sql/read_namespaces.sql");
+
+/// Lanes that one statement looks for: some ten milliseconds.
+const DUE_PAGE: i32 = 2000;
 
 /// What a namespace says about its tasks, for those that have no row. The default is that of a new namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,21 +47,59 @@ pub struct DueLane {
     pub priority: i16,
     /// Its first row.
     pub head: TaskId,
+    /// When that is due.
+    pub visible_after: DateTime<Utc>,
     /// Until its first row is due; zero for now.
     pub due_in: Duration,
 }
 
-/// Every lane that has ready rows.
+/// Lanes with ready rows, in order, and the database's clock; none where there is no lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DuePage {
+    /// The lanes.
+    pub lanes: Vec<DueLane>,
+    /// When they were looked at.
+    pub at: Option<DateTime<Utc>>,
+    /// There may be more behind the last one.
+    pub more: bool,
+}
+
+/// Every lane that has ready rows, a page at a time, so that no statement is long however many there are.
 pub async fn find_due(client: &impl GenericClient) -> Result<Vec<DueLane>, Error> {
+    let mut all = Vec::new();
+    loop {
+        let after = all.last().map(|lane: &DueLane| (lane.route, lane.priority));
+        let page = find_due_from(client, after, DUE_PAGE).await?;
+        all.extend(page.lanes);
+        if !page.more {
+            return Ok(all);
+        }
+    }
+}
+
+/// The lanes that have ready rows behind this one, or from the first on: so many at most.
+pub async fn find_due_from(
+    client: &impl GenericClient,
+    after: Option<(RouteId, i16)>,
+    limit: i32,
+) -> Result<DuePage, Error> {
+    let (route, priority) = after.unwrap_or((0, 0));
     let statement = client.prepare_cached(FIND_DUE).await?;
-    let rows = client.query(&statement, &[]).await?;
+    let rows = client
+        .query(&statement, &[&route, &priority, &limit])
+        .await?;
     let lanes = rows.iter().map(|row| DueLane {
         route: row.get("route_id"),
         priority: row.get("priority"),
         head: row.get("head"),
+        visible_after: row.get("visible_after"),
         due_in: Duration::from_millis(u64::try_from(row.get::<_, i64>("due_in_ms")).unwrap_or(0)),
     });
-    Ok(lanes.collect())
+    Ok(DuePage {
+        at: rows.first().map(|row| row.get("at")),
+        more: i32::try_from(rows.len()).is_ok_and(|found| found >= limit),
+        lanes: lanes.collect(),
+    })
 }
 
 /// Routes by number; unknown ones are missing, and so are those whose placement can't be read: nothing of theirs may
@@ -80,6 +122,7 @@ pub async fn read(client: &impl GenericClient, ids: &[RouteId]) -> Result<Vec<Ro
         };
         Some(Route {
             id: row.get("route_id"),
+            namespace_id: row.get("namespace_id"),
             namespace: row.get("namespace"),
             task_queue: row.get("task_queue"),
             task_type: row.get("task_type"),
@@ -91,6 +134,9 @@ pub async fn read(client: &impl GenericClient, ids: &[RouteId]) -> Result<Vec<Ro
                 Unserved::Wait
             },
             undeclared: row.get("undeclared"),
+            weight: u32::try_from(row.get::<_, i32>("weight")).unwrap_or(1),
+            namespace_quota: row.get("namespace_quota"),
+            route_quota: row.get("route_quota"),
             paused: row.get::<_, Option<&str>>("paused").map(|what| match what {
                 "namespace" => Paused::Namespace,
                 _ => Paused::Route,

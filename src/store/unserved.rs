@@ -6,12 +6,12 @@ use chrono::{DateTime, Utc};
 use deadpool_postgres::GenericClient;
 use tokio_postgres::Row;
 
+use super::queues::{self, Counted, Wanted};
 use super::{Error, millis};
 use crate::domain::id::{RouteId, TaskId, Token};
 use crate::domain::verdict::{Claimed, Reason, Stage};
 
 const READ_STAGE: &str = include_str!("../../sql/read_stage.sql");
-const COUNT_WAITING: &str = include_str!("../../sql/count_waiting.sql");
 const FIND_WAITING: &str = include_str!("../../sql/find_waiting.sql");
 const FIND_EXPIRED: &str = include_str!("../../sql/find_expired.sql");
 const WRITE_UNSERVED: &str = include_str!("../../sql/write_unserved.sql");
@@ -76,8 +76,8 @@ fn ready(row: &Row) -> Result<Stage, Error> {
 pub struct Waiting {
     /// The route.
     pub route: RouteId,
-    /// Due tasks, counted up to the bound.
-    pub tasks: i64,
+    /// Due tasks.
+    pub tasks: Counted,
     /// Since the first of them was due.
     pub oldest: Duration,
     /// Since when nobody serves it, where that has been judged.
@@ -92,19 +92,24 @@ pub async fn count_waiting(
     routes: &[RouteId],
     bound: i64,
 ) -> Result<Vec<Waiting>, Error> {
-    let statement = client.prepare_cached(COUNT_WAITING).await?;
-    let rows = client.query(&statement, &[&routes, &bound]).await?;
-    let waiting = rows.iter().map(|row| {
-        let age: i64 = row.try_get("oldest_ms")?;
-        Ok(Waiting {
-            route: row.try_get("route_id")?,
-            tasks: row.try_get("tasks")?,
-            oldest: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
-            since: row.try_get("since")?,
-            node_seen: row.try_get("node_seen")?,
+    let wanted = Wanted {
+        routes: Some(routes),
+        ..Wanted::default()
+    };
+    let limit = i64::try_from(routes.len()).unwrap_or(i64::MAX);
+    let queues = queues::list(client, wanted, bound, limit).await?;
+    let waiting = queues.into_iter().filter_map(|queue| {
+        Some(Waiting {
+            route: queue.route,
+            tasks: queue.ready,
+            oldest: queue.oldest?,
+            since: queue.unserved_since.map(|(_, since)| since),
+            node_seen: queue.node_seen,
         })
     });
-    waiting.collect()
+    let mut waiting: Vec<Waiting> = waiting.collect();
+    waiting.sort_by_key(|waiting| std::cmp::Reverse(waiting.oldest));
+    Ok(waiting)
 }
 
 /// A ready task that a chore is about to move.

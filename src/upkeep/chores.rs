@@ -100,6 +100,8 @@ async fn do_chores(
     if failed > 0 || moved.iter().any(|task| task.goes == Goes::Dead) {
         hub.wakes.letter();
     }
+    hub.wakes
+        .freed(hub.routes.limited(moved.iter().map(|task| task.route)));
     let own = hub.dispatcher;
     let mut ready: Vec<RouteId> = moved.iter().map(|task| task.route).collect();
     ready.sort_unstable();

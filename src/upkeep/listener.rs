@@ -72,23 +72,25 @@ async fn listen_once(hub: &Hub, wait: &mut Duration) -> Result<(), store::Error>
     }
 }
 
-/// A payload is a route's number, followed by `back` where rows were put back; or `redrive`, where one may go on;
-/// `awaiting`, where somebody begins to wait for the end of a task; `ended`, where tasks have ended. Anything else is from
-/// a newer release.
+/// A payload is a route's number, followed by `back` where rows were put back and by `freed` where tasks under a quota
+/// have ended; or `settings`, where these are others; `redrive`, where one may go on; `awaiting`, where somebody begins to
+/// wait for the end of a task; `ended`, where tasks have ended. Anything else is from a newer release.
 fn take_up(hub: &Hub, payload: &str) {
     match payload {
         "redrive" => return hub.wakes.redrive(),
+        "settings" => return hub.wakes.settings(),
         "awaiting" => return hub.awaited_elsewhere.store(true, Ordering::Relaxed),
         "ended" => return hub.wakes.ended_elsewhere(),
         _ => {}
     }
-    let (route, back) = match payload.split_once(' ') {
-        Some((route, "back")) => (route, true),
-        Some(_) => return,
-        None => (payload, false),
-    };
+    let (route, what) = payload.split_once(' ').unwrap_or((payload, ""));
     match route.parse() {
-        Ok(route) => hub.wakes.route(route, back),
+        Ok(route) => match what {
+            "" => hub.wakes.route(route, false),
+            "back" => hub.wakes.route(route, true),
+            "freed" => hub.wakes.freed([route]),
+            _ => {}
+        },
         Err(_) => tracing::debug!("a notification of unknown form"),
     }
 }

@@ -17,10 +17,12 @@ use crate::dispatch::Hub;
 use crate::domain::id::{NOBODY, RouteId, TaskId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::policy::{Defaults, Policy};
+use crate::domain::quota::{Limited, Usage};
 use crate::domain::route::{Route, Unserved};
 use crate::domain::scope::{self, Group};
 use crate::domain::settlement::decide;
 use crate::domain::verdict::{self, Facts, Reason};
+use crate::store::quotas::{self, Ask};
 use crate::store::settle::{self, Return, Returned};
 use crate::store::unserved::{self as store, Judged, Stuck};
 use crate::store::{Error, fleet, routes};
@@ -264,12 +266,34 @@ async fn expire(
     let routes = routes::read(client, &wanted).await?;
     let routes: HashMap<RouteId, Route> =
         routes.into_iter().map(|route| (route.id, route)).collect();
+    let mut asks: Vec<Ask> = routes
+        .values()
+        .flat_map(Route::limits)
+        .map(Ask::anew)
+        .collect();
+    asks.sort_unstable_by_key(|ask| ask.of);
+    asks.dedup();
+    let counted = if asks.is_empty() {
+        Vec::new()
+    } else {
+        quotas::count(client, &asks).await?
+    };
     let outcomes = expired.iter().map(|task| {
+        let above: Vec<Limited> = routes
+            .get(&task.route)
+            .map(|route| route.limits().collect())
+            .unwrap_or_default();
+        let usages: Vec<Usage> = counted
+            .iter()
+            .filter(|usage| above.contains(&usage.of))
+            .copied()
+            .collect();
         let verdict = routes.get(&task.route).map(|route| {
             verdict::judge(&Facts {
                 route,
                 stage: task.stage.clone(),
                 groups: &looked.groups,
+                quotas: &usages,
             })
         });
         let why = verdict.map_or_else(

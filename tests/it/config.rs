@@ -145,7 +145,7 @@ fn all_errors_are_told_at_once_with_their_origins() {
         "less than half of replica.dead_after",
         "FENCEPOST_WAKE__POLL, with two underscores",
         "[server] has grpc, http, name",
-        "the sections are database, limits,",
+        "the sections are database, dispatch, limits,",
         "must be a whole number between 1 and 1000",
     ] {
         assert!(text.contains(words), "{words:?} is missing in:\n{text}");

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::proto::worker::{FailureKind, RefusedReason, Register};
 
+use crate::support::queue::assert_sound;
 use crate::support::scripted_worker::{register, succeeded};
 use crate::support::tasks::{
     CANCELLED, DONE, FAILED, Live, ended, enqueue, enqueue_many, failures, live,
@@ -24,7 +25,7 @@ pub const SHORT: &[(&str, &str)] = &[
 pub struct Stage {
     pub replica: Replica,
     pub db: tokio_postgres::Client,
-    _test: TestDb,
+    test: TestDb,
 }
 
 impl Stage {
@@ -33,11 +34,17 @@ impl Stage {
         let env: Vec<_> = SHORT.iter().chain(env).copied().collect();
         let replica = Replica::start(&test.url(), &env).await;
         let db = test.connect().await;
-        Self {
-            replica,
-            db,
-            _test: test,
-        }
+        Self { replica, db, test }
+    }
+
+    /// The database's URL, for commands.
+    pub fn url(&self) -> String {
+        self.test.url()
+    }
+
+    /// Holds what must be true of the tables.
+    pub async fn assert_sound(&self) {
+        assert_sound(&self.test.pool().get().await.unwrap()).await;
     }
 
     pub async fn worker(&self) -> ScriptedWorker {

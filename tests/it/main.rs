@@ -53,6 +53,7 @@ mod sessions;
 mod statements;
 mod store;
 mod support;
+mod tenants;
 mod transitions;
 mod unserved;
 mod waits;

@@ -69,8 +69,9 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
         hot!(
             "claim_tasks",
             None,
-            "{dispatcher}, 1, {}, 70000, 60000",
-            claim_arguments()
+            "{dispatcher}, 1, {}, 70000, 60000, 30000, {}",
+            claim_arguments(),
+            unlimited(80)
         ),
         hot!("read_bodies", None, "{ids}"),
         hot!(
@@ -97,15 +98,20 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
         ),
         hot!("lock_task", None, "{id}"),
         hot!("cancel_tasks", None, "{ids}, 30000, 'why'"),
-        hot!("find_due", Some("live_claim"), ""),
+        hot!("find_due", None, "0, 0, 1000"),
         hot!("find_waiting", None, "'{{1,2,3}}', 500"),
         hot!("find_expired", Some("live_start_by"), "500"),
-        hot!("count_waiting", None, "'{{1,2,3}}', 10001"),
+        hot!("lock_quotas", None, "'{{1,2}}', '{{1,3}}'"),
+        hot!(
+            "count_claimed",
+            Some("dispatcher_pkey"),
+            "'{{1,2}}', '{{1,3}}', '{{null,1970-01-01}}', '{{null,1970-01-01}}'"
+        ),
         hot!("read_stage", None, "{id}"),
         hot!(
             "list_queues",
-            Some("live_dispatcher"),
-            "null, null, 10001, 1000"
+            Some("dispatcher_pkey"),
+            "null, null, 10001, 1000, null"
         ),
         hot!("find_orphans", None, "500"),
         hot!("find_overdue", overdue, "500"),
@@ -156,11 +162,17 @@ fn claim_arguments() -> String {
     )
 }
 
+/// As many lanes without quotas.
+fn unlimited(lanes: usize) -> String {
+    format!("{0}, {0}", repeat("null", lanes))
+}
+
 /// A claim of so many from one lane, from a mark on.
 fn execute_claim(dispatcher: i64, (at, id): (String, TaskId), quantity: i32) -> String {
     format!(
         "execute claim_tasks(
-            {dispatcher}, 1, '{{1}}', '{{1}}', '{{{quantity}}}', '{{\"{at}\"}}', '{{{id}}}', '{{1}}', '{{{quantity}}}', 1, 1
+            {dispatcher}, 1, '{{1}}', '{{1}}', '{{{quantity}}}', '{{\"{at}\"}}', '{{{id}}}', '{{1}}', '{{{quantity}}}', 1, 1,
+            30000, '{{null}}', '{{null}}'
         )"
     )
 }

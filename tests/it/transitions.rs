@@ -148,14 +148,14 @@ async fn a_claim_takes_no_more_than_asked_best_lanes_first() {
 
     // Two groups: one full, one with a slot of its own.
     let mut second = Queue::lane(3, 9);
-    second.group = 1;
+    second.share = 1;
     let tokens = queue
         .claim_lanes(&client, vec![Queue::lane(1, 9), second], vec![0, 1])
         .await;
     assert_eq!(tokens.len(), 1);
     assert_eq!(tokens[0].id, low[0], "the oldest of its lane");
     // A group that nobody described has no slots, and no lane means no claim.
-    second.group = 7;
+    second.share = 7;
     assert_eq!(queue.claim_lanes(&client, vec![second], vec![9]).await, []);
     assert_eq!(queue.claim_lanes(&client, vec![], vec![]).await, []);
     queue.assert_sound().await;

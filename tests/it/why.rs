@@ -49,6 +49,7 @@ async fn a_task_on_its_way_through_the_gates() {
             "due",
             "hold",
             "pause",
+            "quota",
             "placement",
             "workers",
             "reach",
@@ -58,7 +59,10 @@ async fn a_task_on_its_way_through_the_gates() {
     );
     let passed: Vec<Option<bool>> = told.iter().map(|(_, passed)| *passed).collect();
     let (yes, no) = (Some(true), Some(false));
-    assert_eq!(passed, [yes, yes, yes, yes, yes, yes, no, None, None, None]);
+    assert_eq!(
+        passed,
+        [yes, yes, yes, yes, yes, yes, yes, no, None, None, None]
+    );
 
     let other = Register {
         task_types: vec!["u".into()],

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::body::{self, Members};
-use super::tasks::{number, parameters, typed, unless_null};
+use super::tasks::{integer, number, parameters, typed, unless_null};
 use super::{json, read_body, read_bytes};
 use crate::api::{Error, NamespaceView, QueueView, State, UnservedView, WorkerView};
 use crate::domain::scope::Order;
-use crate::store::queues::{Declaration, NamespaceSettings};
+use crate::store::queues::{Declaration, NO_QUOTA, NamespaceSettings};
 
 /// `GET /v1/tasks/{id}/why`: the verdict, and what each gate says.
 pub(super) async fn why(
@@ -67,13 +67,14 @@ pub(super) async fn declare(
     }
     let mut route = Declaration::default();
     for (name, value) in one_object(&read_body(&state, request).await?)? {
-        let text = typed::<String>(&name, &value, "a string")?;
+        let text = || typed::<String>(&name, &value, "a string");
         match name.as_str() {
-            "namespace" => route.namespace = text,
-            "task_queue" => route.task_queue = text.unwrap_or_default(),
-            "task_type" => route.task_type = text.unwrap_or_default(),
-            "node" => route.node = text,
-            "unserved" => route.unserved = text,
+            "namespace" => route.namespace = text()?,
+            "task_queue" => route.task_queue = text()?.unwrap_or_default(),
+            "task_type" => route.task_type = text()?.unwrap_or_default(),
+            "node" => route.node = text()?,
+            "unserved" => route.unserved = text()?,
+            "max_in_flight" => route.max_in_flight = quota(&name, &value)?,
             _ => return Err(Error::unknown_field(&name)),
         }
     }
@@ -120,6 +121,8 @@ pub(super) async fn set_namespace(
             "dead_letter_notify" => {
                 settings.hook.notify = typed(&field, &value, "true or false")?;
             }
+            "weight" => settings.weight = integer(&field, &value)?,
+            "max_in_flight" => settings.max_in_flight = quota(&field, &value)?,
             _ => return Err(Error::unknown_field(&field)),
         }
     }
@@ -174,6 +177,22 @@ pub(super) async fn order_worker(
     let identities = vec![identity.clone()];
     state.order_workers(identities, order, by, reason).await?;
     Ok(json(StatusCode::OK, &Ordered { identity, action }))
+}
+
+/// A number of tasks, or `"none"`, which lifts what was set.
+fn quota(field: &str, value: &Bytes) -> Result<Option<i32>, Error> {
+    if value == "\"none\"" {
+        return Ok(Some(NO_QUOTA));
+    }
+    match integer(field, value) {
+        // As the database has "none", which is written here in one way only.
+        Ok(Some(NO_QUOTA)) => Ok(Some(i32::MIN)),
+        Ok(given) => Ok(given),
+        Err(_) => {
+            let message = format!("{field} must be an integer or \"none\".");
+            Err(Error::invalid_value(field, message))
+        }
+    }
 }
 
 /// The members of the one object that a body must be.

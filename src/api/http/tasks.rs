@@ -279,7 +279,7 @@ pub(super) fn unless_null(value: Bytes) -> Option<Bytes> {
 }
 
 /// A small integer. One that is too large for its column is cut, so that the bounds of its rule refuse it.
-fn integer(field: &str, value: &Bytes) -> Result<Option<i32>, Error> {
+pub(super) fn integer(field: &str, value: &Bytes) -> Result<Option<i32>, Error> {
     let given: Option<i64> = typed(field, value, "an integer")?;
     let cut =
         |given: i64| i32::try_from(given).unwrap_or(if given < 0 { i32::MIN } else { i32::MAX });

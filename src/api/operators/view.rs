@@ -1,13 +1,17 @@
 //! What operators see, as JSON for HTTP and for `--output json`.
 
+mod queues;
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::COUNTED;
+use queues::Count;
+pub use queues::QueueView;
+
 use crate::domain::route::Route;
 use crate::domain::verdict::{self, Reason, Verdict};
-use crate::store::queues::{Namespace, Queue};
+use crate::store::queues::Namespace;
 use crate::store::unserved::Waiting;
 use crate::store::workers::Worker;
 
@@ -126,31 +130,6 @@ fn time(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
-/// A count that ends at [`COUNTED`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Count {
-    /// At most [`COUNTED`].
-    pub tasks: i64,
-    /// There are more.
-    pub more: bool,
-}
-
-impl Count {
-    fn of(tasks: i64) -> Self {
-        Self {
-            tasks: tasks.min(COUNTED),
-            more: tasks > COUNTED,
-        }
-    }
-}
-
-impl std::fmt::Display for Count {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let more = if self.more { "more than " } else { "" };
-        write!(f, "{more}{}", self.tasks)
-    }
-}
-
 /// A route that nobody serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UnservedView {
@@ -182,42 +161,6 @@ impl UnservedView {
             node_seen: NodeSeen::of(route, waiting.node_seen),
             waiting: Count::of(waiting.tasks),
             oldest_ms: u64::try_from(waiting.oldest.as_millis()).unwrap_or(u64::MAX),
-        }
-    }
-}
-
-/// A route that is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct QueueView {
-    /// The route.
-    #[serde(flatten)]
-    pub route: RouteView,
-    /// Whether somebody has declared it.
-    pub declared: bool,
-    /// `wait` or `strict`.
-    pub unserved: String,
-    /// Whether it or its namespace is paused.
-    pub paused: bool,
-    /// Due tasks.
-    pub ready: Count,
-    /// Tasks that a replica has.
-    pub claimed: i64,
-}
-
-impl From<Queue> for QueueView {
-    fn from(queue: Queue) -> Self {
-        Self {
-            route: RouteView {
-                namespace: queue.namespace,
-                task_queue: queue.task_queue,
-                task_type: queue.task_type,
-                node: queue.node,
-            },
-            declared: queue.declared,
-            unserved: queue.unserved,
-            paused: queue.paused,
-            ready: Count::of(queue.ready),
-            claimed: queue.claimed,
         }
     }
 }

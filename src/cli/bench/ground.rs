@@ -30,6 +30,8 @@ const SERVER: [(&str, &str); 3] = [
 pub(super) struct Ground {
     pub(super) stage: Stage,
     pub(super) namespace: String,
+    /// Those that workers serve beside it.
+    pub(super) tenants: Vec<String>,
     replicas: u16,
     payload_bytes: u32,
     quiet: bool,
@@ -43,6 +45,7 @@ impl Ground {
             stage: Stage::new("bench", common.database_url.as_ref())?,
             // Somebody else's tasks may share the database.
             namespace: format!("bench-{:08x}", fastrand::u32(..)),
+            tenants: Vec::new(),
             replicas: common.replicas,
             payload_bytes: common.payload_bytes,
             quiet: common.json,
@@ -99,10 +102,13 @@ impl Ground {
     ) -> anyhow::Result<()> {
         let (slots, copies) = (slots.to_string(), copies.to_string());
         let bytes = self.payload_bytes.to_string();
+        let mut namespaces = vec![self.namespace.clone()];
+        namespaces.extend_from_slice(&self.tenants);
+        let namespaces = namespaces.join(",");
         let arguments = [
             "bench-worker",
             "--namespace",
-            &self.namespace,
+            &namespaces,
             "--queue",
             queue,
             "--slots",

@@ -63,6 +63,18 @@ impl Producer {
         }
     }
 
+    /// Another one, for a tenant of its own.
+    pub(super) fn for_tenant(&self, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            ..self.fresh()
+        }
+    }
+
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     pub(super) fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -31,9 +31,9 @@ pub struct Args {
     /// Replicas, tried in turn
     #[arg(long, value_delimiter = ',', required = true)]
     pub connect: Vec<String>,
-    /// The benchmark's namespace
-    #[arg(long)]
-    pub namespace: String,
+    /// The benchmark's namespaces
+    #[arg(long = "namespace", value_delimiter = ',', required = true)]
+    pub namespaces: Vec<String>,
     /// The queue to serve
     #[arg(long)]
     pub queue: String,
@@ -98,7 +98,7 @@ fn make(args: &Args, identity: String, ledger: Option<&Path>) -> Worker {
     Worker::new(Options {
         connect: args.connect.clone(),
         identity,
-        namespaces: vec![args.namespace.clone()],
+        namespaces: args.namespaces.clone(),
         task_queue: args.queue.clone(),
         slots: args.slots,
         drain_timeout: DRAIN_TIMEOUT,

@@ -2,10 +2,15 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::domain::id::Token;
+use crate::domain::placement::Nodes;
+use crate::domain::route::Route;
 use crate::domain::scope::{Namespaces, Scope};
 use crate::domain::task::Claim;
+use crate::fleet::GroupDemand;
+use crate::store::claim::Claimed;
+use crate::store::routes::DueLane;
 
-fn route(id: RouteId, task_type: &str) -> Route {
+pub(super) fn route(id: RouteId, task_type: &str) -> Route {
     Route {
         id,
         namespace: "default".into(),
@@ -16,7 +21,7 @@ fn route(id: RouteId, task_type: &str) -> Route {
     }
 }
 
-fn group(types: &[&str], free: u32) -> GroupDemand {
+pub(super) fn group(types: &[&str], free: u32) -> GroupDemand {
     let scope = Scope {
         namespaces: Namespaces::All,
         task_queue: "q".into(),
@@ -29,11 +34,30 @@ fn group(types: &[&str], free: u32) -> GroupDemand {
     GroupDemand { scope, free }
 }
 
-fn at(milliseconds: i64) -> DateTime<Utc> {
+/// A lane of the first route whose first row is due in so many milliseconds.
+pub(super) fn lane(priority: i16, due_in: u64) -> DueLane {
+    DueLane {
+        route: 1,
+        priority,
+        head: 1,
+        visible_after: at(i64::try_from(due_in).unwrap()),
+        due_in: Duration::from_millis(due_in),
+    }
+}
+
+pub(super) fn due(lanes: &[DueLane]) -> DuePage {
+    DuePage {
+        lanes: lanes.to_vec(),
+        at: Some(at(0)),
+        more: false,
+    }
+}
+
+pub(super) fn at(milliseconds: i64) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(1_800_000_000_000 + milliseconds).unwrap()
 }
 
-fn claimed(now: i64, rows: &[(RouteId, i16, i64)]) -> Claimed {
+pub(super) fn claimed(now: i64, rows: &[(RouteId, i16, i64)]) -> Claimed {
     let claims = rows
         .iter()
         .enumerate()
@@ -51,6 +75,7 @@ fn claimed(now: i64, rows: &[(RouteId, i16, i64)]) -> Claimed {
     Claimed {
         claims: claims.collect(),
         at: (!rows.is_empty()).then(|| at(now)),
+        ..Claimed::default()
     }
 }
 
@@ -64,14 +89,9 @@ fn a_lane_is_asked_for_once_and_a_batch_bounds_all() {
         10,
         now,
     );
-    assert_eq!(request.free, [4, 6]);
-    assert_eq!(request.lanes.len(), 4);
-    assert!(
-        request
-            .lanes
-            .iter()
-            .all(|lane| lane.group == 1 && lane.limit == 6)
-    );
+    assert_eq!(request.shares, [6], "the group with the most free slots");
+    let limits: Vec<i32> = request.lanes.iter().map(|lane| lane.limit).collect();
+    assert_eq!(limits, [6, 6, 1, 1], "what is locked in vain is bounded");
 }
 
 #[test]
@@ -95,15 +115,7 @@ fn nothing_is_asked_for_where_nobody_serves_the_route() {
 #[test]
 fn a_lane_that_gave_less_than_asked_rests_until_news() {
     let (mut lanes, now, x) = (Lanes::default(), Instant::now(), route(1, "x"));
-    lanes.note_due(
-        &[DueLane {
-            route: 1,
-            priority: 1,
-            head: 1,
-            due_in: Duration::ZERO,
-        }],
-        now,
-    );
+    lanes.note_due(&due(&[lane(1, 0)]), now);
     let request = lanes.plan(&[group(&["x"], 2)], |_| Some((&x, Nodes::Any)), 10, now);
     lanes.learn(&request, &claimed(9_000, &[(1, 1, 0), (1, 1, 1)]), now);
     let request = lanes.plan(&[group(&["x"], 2)], |_| Some((&x, Nodes::Any)), 10, now);
@@ -135,13 +147,8 @@ fn the_mark_stays_behind_late_commits_and_comes_back() {
     let ask = |lanes: &mut Lanes, now| {
         lanes.plan(&[group(&["x"], 1)], |_| Some((&x, Nodes::Any)), 1, now)
     };
-    let due = [DueLane {
-        route: 1,
-        priority: 1,
-        head: 1,
-        due_in: Duration::ZERO,
-    }];
-    lanes.note_due(&due, now);
+    let page = due(&[lane(1, 0)]);
+    lanes.note_due(&page, now);
     let request = ask(&mut lanes, now);
     assert_eq!(request.lanes[0].low, START);
 
@@ -170,7 +177,7 @@ fn the_mark_stays_behind_late_commits_and_comes_back() {
     lanes.learn(&request, &claimed(0, &[]), now);
     assert!(ask(&mut lanes, now).lanes.is_empty());
 
-    lanes.note_due(&due, now);
+    lanes.note_due(&page, now);
     let request = ask(&mut lanes, now);
     lanes.learn(&request, &claimed(10_000, &[(1, 1, 100)]), now);
     let later = now + RESET_INTERVAL * 2;
@@ -184,15 +191,7 @@ fn the_mark_stays_behind_late_commits_and_comes_back() {
 #[test]
 fn returned_rows_lower_the_mark() {
     let (mut lanes, now, x) = (Lanes::default(), Instant::now(), route(1, "x"));
-    lanes.note_due(
-        &[DueLane {
-            route: 1,
-            priority: 1,
-            head: 1,
-            due_in: Duration::ZERO,
-        }],
-        now,
-    );
+    lanes.note_due(&due(&[lane(1, 0)]), now);
     let request = lanes.plan(&[group(&["x"], 1)], |_| Some((&x, Nodes::Any)), 1, now);
     lanes.learn(&request, &claimed(10_000, &[(1, 1, 100)]), now);
     lanes.note_route(1, true, now);
@@ -203,18 +202,12 @@ fn returned_rows_lower_the_mark() {
 #[test]
 fn the_next_due_time_is_that_of_the_first_row_not_due_yet() {
     let (mut lanes, now) = (Lanes::default(), Instant::now());
-    let lane = |priority, due| DueLane {
-        route: 1,
-        priority,
-        head: 1,
-        due_in: Duration::from_millis(due),
-    };
     assert_eq!(
-        lanes.note_due(&[lane(0, 0), lane(1, 70), lane(2, 50)], now),
+        lanes.note_due(&due(&[lane(0, 0), lane(1, 70), lane(2, 50)]), now),
         Some(Duration::from_millis(50))
     );
     assert_eq!(lanes.routes().len(), 1);
-    assert_eq!(lanes.note_due(&[], now), None);
+    assert_eq!(lanes.note_due(&DuePage::default(), now), None);
 }
 
 #[test]

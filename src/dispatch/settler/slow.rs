@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::writer::{Acks, Written, condemn, said, write_once};
 use super::{Gauge, Report, Runs, Settings};
 use crate::dispatch::hub::DATABASE_DEADLINE;
+use crate::dispatch::routes::Routes;
 use crate::dispatch::wakes::Wakes;
 use crate::store::settle::{self, Goes};
 use crate::store::{Error, Pool};
@@ -26,6 +27,7 @@ pub(super) struct SlowLane {
     pub(super) pool: Pool,
     pub(super) settings: Settings,
     pub(super) wakes: Arc<Wakes>,
+    pub(super) routes: Routes,
     pub(super) gauge: Arc<Gauge>,
     pub(super) runs: Runs,
     pub(super) tracker: TaskTracker,
@@ -37,7 +39,7 @@ impl SlowLane {
     pub(super) fn new(
         pool: Pool,
         settings: Settings,
-        wakes: Arc<Wakes>,
+        (wakes, routes): (Arc<Wakes>, Routes),
         gauge: Arc<Gauge>,
         runs: Runs,
         tracker: &TaskTracker,
@@ -48,6 +50,7 @@ impl SlowLane {
             pool,
             settings,
             wakes,
+            routes,
             gauge,
             runs,
             tracker: tracker.clone(),
@@ -75,6 +78,8 @@ impl SlowLane {
                             self.wakes.letter();
                         }
                     }
+                    // A task that ended after a wait is rare: other replicas find out by themselves.
+                    self.wakes.freed(self.routes.limited(report.route));
                     let mut acks = Acks::default();
                     acks.add(&report, written.is_recorded(report.token));
                     acks.send();

@@ -46,9 +46,11 @@ impl Writer {
         while let Some(round) = rounds.pop_front() {
             match self.write_stubbornly(&round).await {
                 Ok(written) => {
+                    let freed = self.freed(&round, &written);
                     self.wake(&round, &written.returned).await;
                     handed_on += self.answer(round, &written);
                     self.slow.runs.look_at(written.runs);
+                    self.tell_freed(freed).await;
                 }
                 Err(error) => rounds.extend(Self::isolate(round, &error)),
             }
@@ -341,6 +343,7 @@ mod tests {
         Report {
             token: Token { id, epoch, fence },
             settlement,
+            route: None,
             owner: None,
             worker: None,
             reply: None,

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::placement::Placement;
+use crate::domain::quota::{Limited, Usage};
 use crate::domain::scope::{FrameLimits, Namespaces, Scope};
 
 fn set(names: &[&str]) -> BTreeSet<String> {
@@ -147,25 +148,48 @@ fn declarations_explain_only_what_nobody_serves() {
     assert_eq!(census(&undeclared, &[group(&["t"], "", FREE)]), Ok(()));
 }
 
+/// Forty are claimed.
+fn usage(quota: i32) -> Usage {
+    Usage {
+        of: Limited::Route(1),
+        quota: Some(quota),
+        claimed: 40,
+        oldest: None,
+        at: at(0),
+    }
+}
+
 #[test]
 fn the_order_of_the_gates() {
     let paused = Route {
         paused: Some(Paused::Route),
         ..route(Placement::Anywhere, "")
     };
-    let mut facts = Facts {
+    let (spare, used) = (usage(50), usage(40));
+    assert_eq!(
+        Verdict::QuotaUsed(used).sentence(),
+        "the quota of its route: 40 of 40 used"
+    );
+    let facts = Facts {
         route: &paused,
         stage: Stage::Ready {
             due_at: Some(at(9)),
             hold: 3,
         },
         groups: &[],
+        quotas: &[spare, used],
     };
     let all = stops(&facts);
     let names: Vec<&str> = all.iter().map(Verdict::name).collect();
     assert_eq!(
         names,
-        ["not_due", "held", "route_paused", "no_live_workers"]
+        [
+            "not_due",
+            "held",
+            "route_paused",
+            "quota_used_up",
+            "no_live_workers"
+        ]
     );
     assert_eq!(judge(&facts), Verdict::NotDue(at(9)));
     let told: Vec<Option<bool>> = gates(&all)
@@ -175,10 +199,20 @@ fn the_order_of_the_gates() {
     let (yes, no) = (Some(true), Some(false));
     assert_eq!(
         told,
-        [yes, yes, no, no, no, yes, no, None, None, None],
+        [yes, yes, no, no, no, no, yes, no, None, None, None],
         "nobody can be looked at behind the workers' gate"
     );
+}
 
+#[test]
+fn what_is_claimed_or_has_ended_stands_at_one_gate() {
+    let route = route(Placement::Anywhere, "");
+    let facts = |stage| Facts {
+        route: &route,
+        stage,
+        groups: &[],
+        quotas: &[],
+    };
     let claimed = Claimed {
         dispatcher: 7,
         replica: "r".into(),
@@ -186,8 +220,7 @@ fn the_order_of_the_gates() {
         since: at(1),
         cancel_requested: true,
     };
-    facts.stage = Stage::Claimed(claimed.clone());
-    let all = stops(&facts);
+    let all = stops(&facts(Stage::Claimed(claimed.clone())));
     assert_eq!(all, [Verdict::Claimed(claimed)]);
     assert_eq!(
         all[0].sentence(),
@@ -201,11 +234,10 @@ fn the_order_of_the_gates() {
         1
     );
 
-    facts.stage = Stage::Ended {
+    let all = stops(&facts(Stage::Ended {
         state: "done".into(),
         at: at(2),
-    };
-    let all = stops(&facts);
+    }));
     assert_eq!(
         all[0].sentence(),
         "it has ended as done at 2027-01-15T08:00:02.000Z"
@@ -215,7 +247,7 @@ fn the_order_of_the_gates() {
             .iter()
             .filter(|(_, says)| says.is_none())
             .count(),
-        8
+        9
     );
 }
 
@@ -263,7 +295,7 @@ proptest! {
         hold in 0i16..8,
     ) {
         let stage = Stage::Ready { due_at: due.map(at), hold };
-        let facts = Facts { route: &route, stage, groups: &groups };
+        let facts = Facts { route: &route, stage, groups: &groups, quotas: &[] };
         let (all, verdict) = (stops(&facts), judge(&facts));
         let closed: Vec<Gate> = gates(&all)
             .into_iter()

@@ -124,16 +124,16 @@ impl Queue {
             route: 1,
             priority,
             limit,
-            low: (DateTime::UNIX_EPOCH, 0),
-            group: 0,
+            ..LaneRequest::default()
         }
     }
 
-    pub fn request(&self, lanes: Vec<LaneRequest>, free: Vec<i32>) -> ClaimRequest {
+    pub fn request(&self, lanes: Vec<LaneRequest>, shares: Vec<i32>) -> ClaimRequest {
         ClaimRequest {
             sweep: self.sweeps.fetch_add(1, Ordering::Relaxed),
             lanes,
-            free,
+            shares,
+            ..ClaimRequest::default()
         }
     }
 
@@ -142,9 +142,9 @@ impl Queue {
         &self,
         client: &impl GenericClient,
         lanes: Vec<LaneRequest>,
-        free: Vec<i32>,
+        shares: Vec<i32>,
     ) -> Vec<Token> {
-        let request = self.request(lanes, free);
+        let request = self.request(lanes, shares);
         self.claim_for(client, self.dispatcher, &request).await
     }
 

@@ -1,0 +1,8 @@
+-- Tries to take quotas until the end of the transaction: $1 kinds (1 of a namespace, 2 of a route), $2 numbers.
+-- Answers whether each is held now. Nobody else claims against a quota that is held, so what a later statement of
+-- this transaction counts stays true until its commit. Trying never waits, so two replicas never wait both ways.
+select
+    asked.kind,
+    asked.number,
+    pg_try_advisory_xact_lock(1178944600 + asked.kind, asked.number) as held
+from unnest($1::int[], $2::int[]) as asked (kind, number)

@@ -1,0 +1,124 @@
+//! Queues and the counts of what waits in them.
+
+use serde::Serialize;
+
+use super::super::COUNTED;
+use super::{RouteView, time};
+use crate::store::queues::{Counted, Queue};
+
+/// A count that is exact up to [`COUNTED`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// So many tasks, or about so many.
+    pub tasks: i64,
+    /// There are more than [`COUNTED`], and their number is an estimate by the database's statistics.
+    pub estimated: bool,
+}
+
+impl Count {
+    pub(super) fn of(counted: Counted) -> Self {
+        let Some(estimate) = counted.estimate.filter(|_| counted.tasks > COUNTED) else {
+            return Self {
+                tasks: counted.tasks,
+                estimated: false,
+            };
+        };
+        Self {
+            tasks: estimate.max(counted.tasks),
+            estimated: true,
+        }
+    }
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let about = if self.estimated { "about " } else { "" };
+        write!(f, "{about}{}", self.tasks)
+    }
+}
+
+/// A route that is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueueView {
+    /// The route.
+    #[serde(flatten)]
+    pub route: RouteView,
+    /// Whether somebody has declared it.
+    pub declared: bool,
+    /// `wait` or `strict`.
+    pub unserved: String,
+    /// Whether it or its namespace is paused.
+    pub paused: bool,
+    /// Its tasks that may be claimed at the same time over all replicas.
+    pub max_in_flight: Option<i32>,
+    /// Due tasks.
+    pub ready: Count,
+    /// Tasks that are not due yet.
+    pub later: Count,
+    /// Tasks that stand outside of the line.
+    pub held: HeldView,
+    /// Tasks that a replica has.
+    pub claimed: i64,
+    /// Milliseconds since the first of the due ones was due.
+    pub oldest_ms: Option<u64>,
+    /// Why nobody serves it, where that has been judged.
+    pub unserved_reason: Option<String>,
+    /// Since when.
+    pub unserved_since: Option<String>,
+}
+
+/// Tasks that stand outside of the line, by what holds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct HeldView {
+    /// Their workflow is paused.
+    pub workflow_paused: i64,
+    /// Another task with their key runs.
+    pub key_busy: i64,
+    /// They are throttled.
+    pub throttled: i64,
+}
+
+impl std::fmt::Display for HeldView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let counts = [
+            (self.workflow_paused, "workflow paused"),
+            (self.key_busy, "key busy"),
+            (self.throttled, "throttled"),
+        ];
+        let counts = counts.iter().filter(|(tasks, _)| *tasks > 0);
+        let counts: Vec<String> = counts
+            .map(|(tasks, why)| format!("{tasks} {why}"))
+            .collect();
+        f.write_str(&counts.join(", "))
+    }
+}
+
+impl From<Queue> for QueueView {
+    fn from(queue: Queue) -> Self {
+        let (reason, since) = queue.unserved_since.unzip();
+        let oldest = queue.oldest.map(|oldest| oldest.as_millis());
+        Self {
+            route: RouteView {
+                namespace: queue.namespace,
+                task_queue: queue.task_queue,
+                task_type: queue.task_type,
+                node: queue.node,
+            },
+            declared: queue.declared,
+            unserved: queue.unserved,
+            paused: queue.paused,
+            max_in_flight: queue.max_in_flight,
+            ready: Count::of(queue.ready),
+            later: Count::of(queue.later),
+            held: HeldView {
+                workflow_paused: queue.held.workflow,
+                key_busy: queue.held.key,
+                throttled: queue.held.throttle,
+            },
+            claimed: queue.claimed,
+            oldest_ms: oldest.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
+            unserved_reason: reason,
+            unserved_since: since.map(time),
+        }
+    }
+}

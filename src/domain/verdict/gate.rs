@@ -1,0 +1,63 @@
+//! The gates by name.
+
+/// What stands between a task and its start, in the order in which it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Gate {
+    /// There is such a task. Whoever asks for another one is told so at once.
+    Exists,
+    /// It has not ended.
+    Unfinished,
+    /// It is due.
+    Due,
+    /// Nothing holds it.
+    Hold,
+    /// Neither its namespace nor its route is paused.
+    Pause,
+    /// Neither the quota of its namespace nor that of its route is used up.
+    Quota,
+    /// Its pin fits the placement of its namespace.
+    Placement,
+    /// Workers serve it.
+    Workers,
+    /// One of them answers.
+    Reach,
+    /// One of these has a free slot.
+    Capacity,
+    /// No replica has it.
+    Unclaimed,
+}
+
+impl Gate {
+    /// All of them, in their order.
+    pub const ALL: [Self; 11] = [
+        Self::Exists,
+        Self::Unfinished,
+        Self::Due,
+        Self::Hold,
+        Self::Pause,
+        Self::Quota,
+        Self::Placement,
+        Self::Workers,
+        Self::Reach,
+        Self::Capacity,
+        Self::Unclaimed,
+    ];
+
+    /// Its stable name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exists => "exists",
+            Self::Unfinished => "unfinished",
+            Self::Due => "due",
+            Self::Hold => "hold",
+            Self::Pause => "pause",
+            Self::Quota => "quota",
+            Self::Placement => "placement",
+            Self::Workers => "workers",
+            Self::Reach => "reach",
+            Self::Capacity => "capacity",
+            Self::Unclaimed => "unclaimed",
+        }
+    }
+}

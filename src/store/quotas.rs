@@ -1,0 +1,110 @@
+//! Quotas: taking them for one transaction, and counting how far they are used.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use deadpool_postgres::GenericClient;
+
+use super::Error;
+use crate::domain::id::{DispatcherId, RouteId};
+use crate::domain::quota::{Limited, Usage};
+
+const LOCK: &str = include_str!("../../sql/lock_quotas.sql");
+const AWAIT: &str = include_str!("../../sql/await_quota.sql");
+const COUNT: &str = include_str!("../../sql/count_claimed.sql");
+const WAKE_HELD_BACK: &str = include_str!("../../sql/wake_held_back.sql");
+
+/// The longest wait for a quota that others keep taking. A claim holds one for milliseconds; whoever holds it longer is
+/// stuck, and must not stop the sweeps of other tenants.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// A quota that is asked for, and where a count of what is claimed may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Of what.
+    pub of: Limited,
+    /// No claimed row was older than the first, when the clock stood at the second.
+    pub from: Option<(DateTime<Utc>, DateTime<Utc>)>,
+}
+
+impl Ask {
+    /// Counted from the very first on.
+    #[must_use]
+    pub fn anew(of: Limited) -> Self {
+        Self { of, from: None }
+    }
+}
+
+/// As the statements have it.
+fn key(of: Limited) -> (i32, i32) {
+    match of {
+        Limited::Namespace(number) => (1, number),
+        Limited::Route(number) => (2, number),
+    }
+}
+
+fn limited(kind: i32, number: i32) -> Limited {
+    match kind {
+        1 => Limited::Namespace(number),
+        _ => Limited::Route(number),
+    }
+}
+
+fn keys(asks: &[Ask]) -> (Vec<i32>, Vec<i32>) {
+    asks.iter().map(|ask| key(ask.of)).unzip()
+}
+
+/// Takes those quotas that nobody else has, until the end of the transaction; answers them.
+pub async fn lock(client: &impl GenericClient, asks: &[Ask]) -> Result<Vec<Limited>, Error> {
+    let (kinds, numbers) = keys(asks);
+    let statement = client.prepare_cached(LOCK).await?;
+    let rows = client.query(&statement, &[&kinds, &numbers]).await?;
+    let held = rows.iter().filter(|row| row.get("held"));
+    Ok(held
+        .map(|row| limited(row.get("kind"), row.get("number")))
+        .collect())
+}
+
+/// Waits for one quota, as the first lock of its transaction.
+///
+/// # Errors
+/// [`Error::Conflict`] when somebody holds it all the time.
+pub async fn wait(client: &impl GenericClient, of: Limited) -> Result<(), Error> {
+    let (kind, number) = key(of);
+    let statement = client.prepare_cached(AWAIT).await?;
+    let longest = format!("{}ms", WAIT.as_millis());
+    client
+        .query_one(&statement, &[&kind, &number, &longest])
+        .await?;
+    Ok(())
+}
+
+/// How far quotas are used: exactly, for the rest of the transaction, where they are held.
+pub async fn count(client: &impl GenericClient, asks: &[Ask]) -> Result<Vec<Usage>, Error> {
+    let (kinds, numbers) = keys(asks);
+    let from: Vec<Option<DateTime<Utc>>> = asks.iter().map(|ask| Some(ask.from?.0)).collect();
+    let at: Vec<Option<DateTime<Utc>>> = asks.iter().map(|ask| Some(ask.from?.1)).collect();
+    let statement = client.prepare_cached(COUNT).await?;
+    let rows = client
+        .query(&statement, &[&kinds, &numbers, &from, &at])
+        .await?;
+    let usages = rows.iter().map(|row| Usage {
+        of: limited(row.get("kind"), row.get("number")),
+        quota: row.get("quota"),
+        claimed: row.get("claimed"),
+        oldest: row.get("oldest"),
+        at: row.get("at"),
+    });
+    Ok(usages.collect())
+}
+
+/// Tells the replicas that a quota holds back, where there are any, that tasks of these routes have ended.
+pub async fn wake_held_back(
+    client: &impl GenericClient,
+    freed: &[RouteId],
+    own: DispatcherId,
+) -> Result<(), Error> {
+    let statement = client.prepare_cached(WAKE_HELD_BACK).await?;
+    client.query(&statement, &[&freed, &own]).await?;
+    Ok(())
+}
