@@ -15,7 +15,6 @@ create table fencepost.namespace (
     backoff_base_ms int check (backoff_base_ms >= 0),
     backoff_multiplier double precision check (backoff_multiplier >= 1),
     backoff_max_ms int check (backoff_max_ms >= 0),
-    paused jsonb,
     version bigint not null default 1,
     created_at timestamptz not null default clock_timestamp()
 );
@@ -34,7 +33,6 @@ create table fencepost.route (
     backoff_multiplier double precision check (backoff_multiplier >= 1),
     backoff_max_ms int check (backoff_max_ms >= 0),
     unserved text not null default 'wait' check (unserved in ('wait', 'strict')),
-    paused jsonb,
     version bigint not null default 1,
     created_at timestamptz not null default clock_timestamp(),
     unique (namespace_id, task_queue, task_type, node)
@@ -249,6 +247,8 @@ create table fencepost.worker (
     state text not null,
     slots int not null,
     busy int not null,
+    -- cancelled tasks among the busy ones that have not stopped within their grace
+    stuck int not null default 0,
     connected_at timestamptz not null default clock_timestamp()
 );
 

@@ -1,7 +1,8 @@
--- Cancels tasks: $1 ids (unique), $2 grace in milliseconds that a running one gets, $3 reason. A waiting one ends at
--- once; a running one is marked, keeps its slot, and ends with its next report or when the grace is over. Answers
--- id, owner of a running one, run of a workflow's member that ended here, and state: cancelled, requested, or what
--- the task had ended as; a task that never was is left out.
+-- Cancels tasks: $1 ids (unique), $2 grace in milliseconds that a running one gets, $3 reason, $4 0 for waiting
+-- ones only, 1 for running ones only, null for both. A waiting one ends at once; a running one is marked, keeps its
+-- slot, and ends with its next report or when the grace is over. Answers id, owner of a running one, run of a
+-- workflow's member that ended here, and state: cancelled, requested, passed_over (it is not of the state that is
+-- meant), or what the task had ended as (`over` tells the difference); a task that never was is left out.
 with locked as materialized (
     select
         live.id,
@@ -15,32 +16,38 @@ with locked as materialized (
     for update
 ),
 
+meant as materialized (
+    select locked.*
+    from locked
+    where locked.state = coalesce($4::smallint, locked.state)
+),
+
 removed as (
     delete from fencepost.live
-    where live.id = any(array(select locked.id from locked where locked.state = 0))
+    where live.id = any(array(select meant.id from meant where meant.state = 0))
 ),
 
 stored as (
     insert into fencepost.outcome (id, ended_at, attempt, state, error_class, error_message)
     select
-        locked.id,
+        meant.id,
         statement_timestamp(),
-        locked.attempt,
+        meant.attempt,
         3,
         'cancelled',
         left($3::text, 4096)
-    from locked
-    where locked.state = 0
+    from meant
+    where meant.state = 0
 ),
 
 member_ended as (
     insert into fencepost.workflow_event (run_id, kind, task_id)
     select
-        locked.run_id,
+        meant.run_id,
         'member_cancelled',
-        locked.id
-    from locked
-    where locked.run_id is not null and locked.state = 0
+        meant.id
+    from meant
+    where meant.run_id is not null and meant.state = 0
 ),
 
 marked as (
@@ -48,14 +55,15 @@ marked as (
     set
         cancel_requested = true,
         deadline = least(live.deadline, statement_timestamp() + $2::bigint * interval '1 millisecond')
-    where live.id = any(array(select locked.id from locked where locked.state = 1))
+    where live.id = any(array(select meant.id from meant where meant.state = 1))
 )
 
 select
     asked.id,
     locked.dispatcher,
-    case when locked.state = 0 then locked.run_id end as run_id,
+    case when locked.state = 0 and coalesce($4::smallint, 0) = 0 then locked.run_id end as run_id,
     case
+        when locked.state <> coalesce($4::smallint, locked.state) then 'passed_over'
         when locked.state = 0 then 'cancelled'
         when locked.state = 1 then 'requested'
         when ended.state = 1 then 'done'
@@ -63,7 +71,8 @@ select
         when ended.state = 3 then 'cancelled'
         -- ended while this statement waited for its row
         else 'ended'
-    end as state
+    end as state,
+    locked.id is null as over
 from unnest($1::bigint[]) as asked (id)
 left join locked on locked.id = asked.id
 -- The limits keep each id a look into its own partition, whatever the planner thinks of the others.

@@ -4,12 +4,27 @@
 -- timeout, $11 run timeout of tasks without one of their own (0 for none); $12 milliseconds of waiting that count as
 -- much as one priority (ageing); per lane: $13 and $14 the quotas of its namespace and route that its limit heeds, null
 -- for none. A lane whose quotas are others by now gives nothing: the limits do not heed them, and its locks may not be
--- held. A dead dispatcher claims nothing. Rows that are locked and then cut stay ready. Only the update's returning
--- says what was taken. state and hold are literals, so that every plan can use the partial index.
+-- held. A dead dispatcher claims nothing, and lanes of paused routes give nothing. Rows that are locked and then cut
+-- stay ready. Only the update's returning says what was taken. state and hold are literals, so that every plan can use
+-- the partial index.
 with me as materialized (
     select dispatcher.id
     from fencepost.dispatcher
     where dispatcher.id = $1::bigint and dispatcher.dead_at is null
+),
+
+-- While nothing is paused, the look at the pauses is all that they cost.
+paused as materialized (
+    select asked.route_id
+    from unnest($3::int[]) as asked (route_id)
+    cross join
+        lateral (
+            select paused_route.route_id
+            from fencepost.paused_route
+            where paused_route.route_id = asked.route_id
+            limit 1
+        ) as bound
+    where exists (select from fencepost.pause)
 ),
 
 lane as materialized (
@@ -26,6 +41,7 @@ lane as materialized (
     where
         route.max_in_flight is not distinct from asked.route_quota
         and namespace.max_in_flight is not distinct from asked.namespace_quota
+        and asked.route_id <> all(array(select paused.route_id from paused))
 ),
 
 picked as materialized (

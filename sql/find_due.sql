@@ -1,6 +1,7 @@
 -- Lanes (route, priority) that have ready rows, at most $3 of them, from behind route $1 and priority $2 on, in order:
--- when the first row of each is due, its id, the milliseconds until then (0 or less: due now) and the clock. A skip
--- scan: one index probe a lane, whatever the backlog; lanes without a ready row cost nothing.
+-- when the first row of each is due, its id, the milliseconds until then (0 or less: due now), the clock, and whether
+-- a pause binds the lane. A skip scan: one index probe a lane, whatever the backlog; lanes without a ready row cost
+-- nothing.
 with recursive lane as (
     (
         select
@@ -51,5 +52,11 @@ select
     lane.id as head,
     lane.visible_after,
     ceil(extract(epoch from lane.visible_after - statement_timestamp()) * 1000)::bigint as due_in_ms,
-    statement_timestamp() as at
+    statement_timestamp() as at,
+    exists (select from fencepost.pause)
+    and exists (
+        select
+        from fencepost.paused_route
+        where paused_route.route_id = lane.route_id
+    ) as paused
 from lane

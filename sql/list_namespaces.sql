@@ -1,9 +1,15 @@
--- Lists namespaces by name: $1 one of them (null for all), $2 how many.
+-- Lists namespaces by name: $1 one of them (null for all), $2 how many. A paused one starts nothing at all.
 select
     namespace.name,
     namespace.placement::text as placement,
     namespace.require_declared_queues,
-    namespace.paused is not null as paused,
+    exists(
+        select
+        from fencepost.pause
+        where
+            pause.namespace in ('', namespace.name)
+            and (pause.task_queue, pause.task_type, pause.node) = ('', '', '')
+    ) as paused,
     namespace.weight,
     namespace.max_in_flight,
     hook.webhook as dead_letter_webhook,

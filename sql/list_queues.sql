@@ -13,7 +13,12 @@ select
     route.declared,
     route.unserved,
     route.max_in_flight,
-    route.paused is not null or namespace.paused is not null as paused,
+    exists (select from fencepost.pause)
+    and exists (
+        select
+        from fencepost.paused_route
+        where paused_route.route_id = route.route_id
+    ) as paused,
     ready.tasks as ready,
     later.tasks as later,
     case when ready.tasks >= $3::bigint then fencepost.estimate_ready(route.route_id, false) end as ready_estimate,

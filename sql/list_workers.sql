@@ -6,6 +6,7 @@ select
     present.state,
     present.slots,
     present.busy,
+    present.stuck,
     nullif(present.node, '') as node,
     present.task_queue,
     present.transport,

@@ -12,10 +12,6 @@ select
     namespace.placement::text as placement,
     route.unserved = 'strict' as strict,
     namespace.require_declared_queues and not route.declared as undeclared,
-    case
-        when namespace.paused is not null then 'namespace'
-        when route.paused is not null then 'route'
-    end as paused,
     coalesce(route.max_attempts, namespace.max_attempts) as max_attempts,
     coalesce(route.backoff_base_ms, namespace.backoff_base_ms) as backoff_base_ms,
     coalesce(route.backoff_multiplier, namespace.backoff_multiplier) as backoff_multiplier,

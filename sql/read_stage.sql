@@ -3,6 +3,7 @@ select
     task.route_id,
     case outcome.state when 1 then 'done' when 2 then 'failed' when 3 then 'cancelled' end as ended,
     outcome.ended_at,
+    outcome.error_class,
     live.state = 1 as claimed,
     -- a paused workflow holds its members before their bits are set
     (live.hold | coalesce(run.paused_bit, 0))::smallint as hold,

@@ -1,6 +1,6 @@
 -- Writes what differs in a replica's workers: $1 dispatcher; per worker: $2 id, $3 identity, $4 node, $5 task queue,
--- $6 build, $7 transport, $8 state, $9 slots, $10 busy slots. Workers that are not named are gone;
--- the nodes of the others are noted.
+-- $6 build, $7 transport, $8 state, $9 slots, $10 busy slots, $11 of these with what has
+-- not stopped. Workers that are not named are gone; the nodes of the others are noted.
 with gone as (
     delete from fencepost.worker
     where worker.dispatcher = $1::bigint and worker.worker_id <> all($2::text[])
@@ -20,7 +20,7 @@ seen as (
 )
 
 insert into fencepost.worker (
-    worker_id, dispatcher, identity, node, task_queue, build_id, transport, state, slots, busy
+    worker_id, dispatcher, identity, node, task_queue, build_id, transport, state, slots, busy, stuck
 )
 select
     given.worker_id,
@@ -32,13 +32,18 @@ select
     given.transport,
     given.state,
     given.slots,
-    given.busy
+    given.busy,
+    given.stuck
 from unnest(
-        $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::int[], $10::int[]
-    ) as given (worker_id, identity, node, task_queue, build_id, transport, state, slots, busy)
+        $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::int[], $10::int[],
+        $11::int[]
+    ) as given (worker_id, identity, node, task_queue, build_id, transport, state, slots, busy, stuck)
 on conflict (worker_id) do update
     set
         state = excluded.state,
         slots = excluded.slots,
-        busy = excluded.busy
-    where (worker.state, worker.slots, worker.busy) is distinct from (excluded.state, excluded.slots, excluded.busy)
+        busy = excluded.busy,
+        stuck = excluded.stuck
+    where
+    (worker.state, worker.slots, worker.busy, worker.stuck)
+    is distinct from (excluded.state, excluded.slots, excluded.busy, excluded.stuck)

@@ -1,6 +1,7 @@
 //! What producers can ask for, the same through every door: [`State`] does it, [`http`] and [`grpc`] translate,
 //! and one [`Error`] says what is wrong.
 
+mod cancels;
 pub mod dead_letters;
 mod duration;
 mod error;
@@ -8,6 +9,7 @@ mod execute;
 pub mod grpc;
 pub mod http;
 mod operators;
+mod pauses;
 mod view;
 pub mod waits;
 mod workflows;
@@ -20,13 +22,14 @@ use tokio::time::Instant;
 use crate::dispatch::CurrentHub;
 use crate::store::Pool;
 use crate::store::enqueue::{self, Enqueued, NewTask};
-use crate::store::settle;
 use crate::store::tasks::{self, Filter, Page, Parts, Task};
 
+pub use cancels::{CancelMatching, CancelReport, CancelView, instant};
 pub use duration::{milliseconds, span};
 pub use error::{CODES, Code, Error, Kind};
 pub use execute::{Direct, LONGEST_EXECUTE};
 pub use operators::{NamespaceView, NodeSeen, QueueView, UnservedView, WhyView, WorkerView};
+pub use pauses::{AddressView, PauseView, PausedView, ResumedView};
 pub use view::{ListedView, TaskView};
 pub use waits::{Hints, Waits};
 pub use workflows::{AddedView, EventView, ListedRunView, MemberView, StartedView, WorkflowView};
@@ -153,28 +156,6 @@ impl State {
             Box::pin(async move { tasks::list_tasks(client, &filter, before, limit).await })
         });
         Ok(page.await?)
-    }
-
-    /// Cancels a task: `cancelled`, `requested` (it runs), or the state in which it had ended already.
-    pub async fn cancel(&self, id: i64, reason: String) -> Result<String, Error> {
-        let grace = self.limits.cancel_grace;
-        let answers = self
-            .pool
-            .run(self.limits.database, move |client| {
-                Box::pin(async move { settle::cancel(client, &[id], grace, &reason).await })
-            })
-            .await?;
-        // Its workflow may have ended with it.
-        self.tend(answers.iter().filter_map(|answer| answer.run).collect())
-            .await?;
-        match answers.into_iter().next() {
-            None => Err(Error::no_task(id)),
-            // It ended between the statement's snapshot and its lock; a new snapshot tells how.
-            Some(answer) if answer.state == "ended" => {
-                Ok(self.get(id, Parts::default()).await?.state)
-            }
-            Some(answer) => Ok(answer.state),
-        }
     }
 
     /// Answers, with its result, when the task has ended or the time is over, whichever comes first. A replica that

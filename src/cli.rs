@@ -10,6 +10,7 @@ mod lines;
 pub mod migrate;
 pub mod namespace;
 mod output;
+pub mod pause;
 pub mod queue;
 pub mod serve;
 mod signals;
@@ -64,6 +65,10 @@ pub enum Command {
     Namespace(namespace::Args),
     /// Stage groups of tasks that end together, look at them, pause, cancel and run them again
     Workflow(workflow::Args),
+    /// Keep tasks from starting: of a namespace, a queue, a type, a node, or any combination; what runs runs on
+    Pause(pause::Pause),
+    /// End a pause
+    Resume(pause::Resume),
     /// Look at the connected workers, and order them to take nothing new
     Workers(workers::Args),
     /// See it work: a private PostgreSQL, replicas and workers, 10,000 tasks, two of the processes killed half-way
@@ -108,6 +113,8 @@ pub async fn run(cli: Cli) -> u8 {
         Command::Queue(args) => queue::run(args).await,
         Command::Namespace(args) => namespace::run(args).await,
         Command::Workflow(args) => workflow::run(args).await,
+        Command::Pause(args) => pause::pause(args).await,
+        Command::Resume(args) => pause::resume(args).await,
         Command::Workers(args) => workers::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker::run(*args).await,

@@ -6,6 +6,7 @@ pub mod fairness;
 pub mod id;
 pub mod json;
 pub mod outcome;
+pub mod pause;
 pub mod placement;
 pub mod policy;
 pub mod quota;

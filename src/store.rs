@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 pub mod bench;
+pub mod cancel;
 pub mod claim;
 pub mod dead_letters;
 pub mod demo;
@@ -13,6 +14,7 @@ pub mod fleet;
 pub mod letter_events;
 pub mod listen;
 pub mod migrate;
+pub mod pauses;
 mod pool;
 pub mod queues;
 pub mod quotas;

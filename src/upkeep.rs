@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`heartbeat`] | every beat (3 s) | proves this replica alive, judges the others, takes orders up |
 //! | [`chores`] | every beat, on whichever replica wins the tick | re-arms what dead replicas hold, ends what is overdue, fails what nobody serves where that is asked for, ends and mends workflows, makes partitions, forgets old replicas |
+//! | [`orders`] | when something was ordered | takes up what was cancelled, paused and ordered, before the next beat does |
 //! | [`redrives`] | when one is due, at least once a beat | moves redrives of dead letters on, batch by batch |
 //! | [`owners`] | after a death, at least once a beat | tells owners of their dead letters: NOTIFY and webhooks |
 //! | [`retention`] | every minute, on whichever replica has the lease | drops days of history, removes results, forgets keys and dead letters |
@@ -15,6 +16,7 @@ pub mod ends;
 pub mod heartbeat;
 pub mod judge;
 pub mod listener;
+pub mod orders;
 pub mod owners;
 pub mod redrives;
 pub mod retention;

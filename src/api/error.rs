@@ -82,6 +82,8 @@ pub const CODES: &[Code] = &[
     code("FP-016", "result_too_large", Kind::Invalid),
     code("FP-017", "invalid_placement", Kind::Invalid),
     code("FP-018", "invalid_policy", Kind::Invalid),
+    code("FP-019", "invalid_address", Kind::Invalid),
+    code("FP-020", "not_paused", Kind::NotFound),
     code("FP-030", "invalid_mode", Kind::Invalid),
     code("FP-031", "workflow_over", Kind::Precondition),
     code("FP-032", "workflow_not_found", Kind::NotFound),

@@ -63,8 +63,25 @@ impl ProducerService for Producer {
         request: Request<CancelRequest>,
     ) -> Result<Response<CancelResponse>, Status> {
         let request = request.into_inner();
-        let state = self.state.cancel(request.task_id, request.reason).await?;
-        Ok(Response::new(CancelResponse { state }))
+        let key = given(request.dispatch_key);
+        if key.is_some() && request.task_id != 0 {
+            let message = "task_id and dispatch_key exclude each other.";
+            return Err(Error::invalid_value("dispatch_key", message).into());
+        }
+        let Some(key) = key else {
+            let state = self.state.cancel(request.task_id, request.reason).await?;
+            return Ok(Response::new(CancelResponse {
+                state,
+                task_id: request.task_id,
+            }));
+        };
+        let namespace = given(request.namespace);
+        let view = self.state.cancel_key(namespace, key, request.reason);
+        let view = view.await?;
+        Ok(Response::new(CancelResponse {
+            state: view.state,
+            task_id: view.task_id,
+        }))
     }
 
     async fn wait(&self, request: Request<WaitRequest>) -> Result<Response<TaskInfo>, Status> {

@@ -3,6 +3,7 @@
 mod body;
 mod dead_letters;
 mod execute;
+mod levers;
 mod operators;
 mod tasks;
 mod workflows;
@@ -26,6 +27,7 @@ pub use workflows::read_workflow;
 pub fn router(state: State) -> Router {
     let calls = Router::new()
         .route("/v1/tasks", post(tasks::enqueue).get(tasks::list))
+        .route("/v1/tasks/cancel", post(levers::cancel))
         .route("/v1/tasks/{id}", get(tasks::read))
         .route("/v1/tasks/{id}/cancel", post(tasks::cancel))
         .route("/v1/tasks/{id}/why", get(operators::why))
@@ -44,6 +46,9 @@ pub fn router(state: State) -> Router {
         )
         .route("/v1/workflows/{id}/events", get(workflows::events))
         .route("/v1/workflows/{id}/{action}", post(workflows::order))
+        .route("/v1/pause", post(levers::pause))
+        .route("/v1/resume", post(levers::resume))
+        .route("/v1/pauses", get(levers::pauses))
         .route("/v1/workers", get(operators::workers))
         .route(
             "/v1/workers/{identity}/{action}",

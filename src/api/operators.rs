@@ -2,6 +2,8 @@
 
 mod view;
 
+pub(super) use view::time;
+
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use crate::domain::scope::{self, Group, Order};
 use crate::domain::verdict::{self, Claimed, Facts, Reason, Stage};
 use crate::store::queues::{self, Declaration, NamespaceSettings, Wanted};
 use crate::store::quotas::{self, Ask};
-use crate::store::{Client, fleet, routes, unserved, workers};
+use crate::store::{Client, fleet, pauses, routes, unserved, workers};
 
 pub use view::{NamespaceView, NodeSeen, QueueView, UnservedView, WhyView, WorkerView};
 
@@ -38,10 +40,12 @@ impl State {
                 let limits = route.iter().flat_map(Route::limits);
                 let asks: Vec<Ask> = limits.map(Ask::anew).collect();
                 let usages = quotas::count(client, &asks).await?;
-                Ok(Some((located, route, live_groups(client).await?, usages)))
+                let pauses = pauses::read(client).await?;
+                let groups = live_groups(client).await?;
+                Ok(Some((located, route, pauses, groups, usages)))
             })
         });
-        let Some((mut located, route, groups, usages)) = found.await? else {
+        let Some((mut located, route, pauses, groups, usages)) = found.await? else {
             return Err(Error::no_task(id));
         };
         let Some(route) = route else {
@@ -54,6 +58,7 @@ impl State {
         let facts = Facts {
             route: &route,
             stage: located.stage,
+            pauses: &pauses,
             groups: &groups,
             quotas: &usages,
         };
@@ -77,7 +82,7 @@ impl State {
                 let due = routes::find_due(client).await?;
                 let due: BTreeSet<RouteId> = due
                     .iter()
-                    .filter(|lane| lane.due_in.is_zero())
+                    .filter(|lane| lane.is_open())
                     .map(|lane| lane.route)
                     .collect();
                 let due: Vec<RouteId> = due.into_iter().collect();
@@ -85,7 +90,6 @@ impl State {
                 let unserved: HashMap<RouteId, (Route, Reason)> = routes::read(client, &due)
                     .await?
                     .into_iter()
-                    .filter(|route| route.paused.is_none())
                     .filter_map(|route| {
                         let reason = verdict::census(&route, &groups).err()?;
                         Some((route.id, (route, reason)))

@@ -1,9 +1,9 @@
 //! `fencepost task`: show, list, cancel, why, wait.
 
+mod cancel;
 mod why;
 
 use clap::Subcommand;
-use serde::Serialize;
 
 use super::database::{Database, Session};
 use super::output::{self, Output};
@@ -27,8 +27,8 @@ enum TaskCommand {
     Show(Show),
     /// List tasks, newest first
     List(List),
-    /// Cancel tasks: waiting ones at once, running ones through their workers
-    Cancel(Cancel),
+    /// Cancel tasks by id, by dispatch key or by filter: waiting ones at once, running ones through their workers
+    Cancel(Box<cancel::Cancel>),
     /// Ask why a task is not running
     Why(why::Why),
     /// Wait for a task's end and print its result; exit code 0 when done, 1 when failed, cancelled or late
@@ -70,20 +70,6 @@ struct List {
 }
 
 #[derive(Debug, Clone, clap::Args)]
-struct Cancel {
-    /// The tasks' ids
-    #[arg(required = true, value_name = "ID")]
-    ids: Vec<i64>,
-    /// Why, for those who look at them later
-    #[arg(long, default_value = "")]
-    reason: String,
-    #[arg(long, value_enum, default_value = "table")]
-    output: Output,
-    #[command(flatten)]
-    database: Database,
-}
-
-#[derive(Debug, Clone, clap::Args)]
 struct Wait {
     /// The task's id
     #[arg(value_name = "ID")]
@@ -106,7 +92,7 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     match args.command {
         TaskCommand::Show(args) => show(args).await,
         TaskCommand::List(args) => list(args).await,
-        TaskCommand::Cancel(args) => cancel(args).await,
+        TaskCommand::Cancel(args) => cancel::cancel(*args).await,
         TaskCommand::Why(args) => why::why(args).await,
         TaskCommand::Wait(args) => {
             let time = args.timeout.as_deref();
@@ -244,41 +230,4 @@ async fn pages(session: &Session, filter: &Filter, limit: u32) -> anyhow::Result
             return Ok(tasks);
         }
     }
-}
-
-async fn cancel(args: Cancel) -> anyhow::Result<u8> {
-    #[derive(Serialize)]
-    struct CancelView {
-        task_id: String,
-        state: String,
-    }
-    let session = args.database.open()?;
-    let mut views = Vec::with_capacity(args.ids.len());
-    let mut code = 0;
-    for id in args.ids {
-        match session.state.cancel(id, args.reason.clone()).await {
-            Ok(state) => views.push(CancelView {
-                task_id: id.to_string(),
-                state,
-            }),
-            // The others are cancelled all the same.
-            Err(error) if error.code.code == "FP-104" => {
-                output::say(&output::sentence(&error));
-                code = 1;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    match args.output {
-        Output::Json => output::json(&views)?,
-        Output::Table if views.is_empty() => {}
-        Output::Table => {
-            let mut table = output::table(&["id", "state"]);
-            for view in views {
-                table.add_row([view.task_id, view.state]);
-            }
-            output::line(&table.to_string())?;
-        }
-    }
-    Ok(code)
 }

@@ -88,6 +88,7 @@ async fn list(args: List) -> anyhow::Result<u8> {
         "state",
         "slots",
         "busy",
+        "stuck",
         "node",
         "queue",
         "transport",
@@ -102,7 +103,7 @@ async fn list(args: List) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn line(worker: WorkerView) -> [String; 10] {
+fn line(worker: WorkerView) -> [String; 11] {
     let order = worker.order.map_or_else(String::new, |order| {
         let because = |label: &str, text: &str| match text {
             "" => String::new(),
@@ -124,6 +125,7 @@ fn line(worker: WorkerView) -> [String; 10] {
             none(),
             none(),
             none(),
+            none(),
             order,
         ];
     };
@@ -132,6 +134,7 @@ fn line(worker: WorkerView) -> [String; 10] {
         state,
         present.slots.to_string(),
         present.busy.to_string(),
+        present.stuck.to_string(),
         present.node.unwrap_or_default(),
         present.task_queue,
         present.transport,

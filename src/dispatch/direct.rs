@@ -222,14 +222,13 @@ impl Ticket {
         request: Request,
         until: Instant,
     ) -> Result<(Self, oneshot::Receiver<Ended>), DirectError> {
-        let rule = hub.direct.placements.get(&request.namespace);
+        let placement = hub.direct.placements.get(&request.namespace);
         let (reply, ended) = oneshot::channel();
-        let number = hub.direct.line.lock().park(
-            request,
-            rule.unwrap_or_default().placement,
-            reply,
-            until,
-        )?;
+        let number =
+            hub.direct
+                .line
+                .lock()
+                .park(request, placement.unwrap_or_default(), reply, until)?;
         let ticket = Self {
             hub: Arc::clone(hub),
             number,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +17,7 @@ use super::routes::Routes;
 use super::settler::Settler;
 use super::wakes::Wakes;
 use crate::domain::id::DispatcherId;
+use crate::domain::pause::Pause;
 use crate::domain::placement::Nodes;
 use crate::domain::policy::Defaults;
 use crate::domain::route::Route;
@@ -139,6 +140,10 @@ pub struct Hub {
     pub elsewhere: RwLock<Vec<RemoteGroup>>,
     /// Whether somebody waits at another replica for the end of a task, as of its last word.
     pub awaited_elsewhere: AtomicBool,
+    /// What operators have paused, as of the last look; the last known state while the database is away.
+    pub pauses: RwLock<Vec<Pause>>,
+    /// Somebody has ordered something: the rows that say what are to be read before the next beat.
+    pub orders: Notify,
     /// Ends the term: every loop and every session.
     pub ended: CancellationToken,
     /// Sweeps and adoptions whose outcome nobody learned, and when they were given up.
@@ -176,6 +181,8 @@ impl Hub {
             draining: watch::Sender::new(false),
             elsewhere: RwLock::default(),
             awaited_elsewhere: AtomicBool::new(false),
+            pauses: RwLock::default(),
+            orders: Notify::new(),
             ended: CancellationToken::new(),
             given_up: Mutex::default(),
             adoptions: tokio::sync::RwLock::default(),
@@ -188,6 +195,13 @@ impl Hub {
     #[must_use]
     pub fn is_draining(&self) -> bool {
         *self.draining.borrow()
+    }
+
+    /// Whether a pause covers this route, as far as is known here. Claims ask the table itself.
+    #[must_use]
+    pub fn is_paused(&self, route: &Route) -> bool {
+        let pauses = self.pauses.read();
+        pauses.iter().any(|pause| pause.address.covers(route))
     }
 
     /// The workers of all replicas, as far as they take new tasks.

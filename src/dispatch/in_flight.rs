@@ -89,6 +89,8 @@ pub struct Limits {
 #[derive(Debug, Default)]
 pub struct InFlight {
     deliveries: Mutex<HashMap<TaskId, Delivery>>,
+    /// Slots of deliveries that have ended as cancelled while their workers go on with them.
+    stuck: Mutex<HashMap<Token, (SessionId, Slot)>>,
 }
 
 impl InFlight {
@@ -126,6 +128,38 @@ impl InFlight {
             }
         }
         finished
+    }
+
+    /// Shows that the worker goes on with a task that has ended, unless it has answered for it meanwhile.
+    pub fn show_stuck(&self, token: &Token) {
+        if let Some((_, slot)) = self.stuck.lock().get_mut(token) {
+            slot.stick();
+        }
+    }
+
+    /// The worker has answered for these: what was stuck there is free.
+    pub fn free_stuck<'t>(&self, tokens: impl IntoIterator<Item = &'t Token>) {
+        let mut stuck = self.stuck.lock();
+        if stuck.is_empty() {
+            return;
+        }
+        let freed: Vec<_> = tokens
+            .into_iter()
+            .filter_map(|token| stuck.remove(token))
+            .collect();
+        drop(stuck);
+        // Slots lock the roster, so they are let go outside of this lock.
+        drop(freed);
+    }
+
+    /// The stream ended: nobody can answer over it any more.
+    pub fn forget_stuck(&self, session: SessionId) {
+        let mut stuck = self.stuck.lock();
+        let gone: Vec<_> = stuck
+            .extract_if(|_, (owner, _)| *owner == session)
+            .collect();
+        drop(stuck);
+        drop(gone);
     }
 
     /// The worker has accepted these. Answers those that are done with that, and who has them; they keep their slot
@@ -270,16 +304,29 @@ impl InFlight {
         tokens.iter().filter_map(to_stop).collect()
     }
 
-    /// Takes out the deliveries whose time is over, with what that means.
+    /// Takes out the deliveries whose time is over, with what that means. The slot of one that the worker was asked to
+    /// stop in vain stays taken until the worker answers for it, or its stream ends.
     pub fn overdue(&self, limits: Limits, now: Instant) -> Vec<(Delivery, Outcome)> {
         let mut all = self.deliveries.lock();
         let late: Vec<(TaskId, Outcome)> = all
             .values()
             .filter_map(|delivery| Some((delivery.token.id, delivery.overdue(limits, now)?)))
             .collect();
-        late.into_iter()
-            .filter_map(|(id, outcome)| Some((all.remove(&id)?, outcome)))
-            .collect()
+        let mut ended = Vec::with_capacity(late.len());
+        for (id, outcome) in late {
+            let Some(mut delivery) = all.remove(&id) else {
+                continue;
+            };
+            // Under the lock of the deliveries: an answer finds the one or the other.
+            if outcome == Outcome::Ignored
+                && let Some(slot) = delivery.slot.take()
+            {
+                let entry = (delivery.session, slot);
+                self.stuck.lock().insert(delivery.token, entry);
+            }
+            ended.push((delivery, outcome));
+        }
+        ended
     }
 
     /// Takes everything out.
@@ -317,7 +364,11 @@ impl Delivery {
     /// What it means that this delivery still stands where it stands; nothing while it may.
     fn overdue(&self, limits: Limits, now: Instant) -> Option<Outcome> {
         if self.cancelled_at.is_some_and(|at| now - at > limits.cancel) {
-            return Some(Outcome::Stopped);
+            // Whose caller has gone has no end that anybody could be told.
+            return Some(match self.origin {
+                Origin::Durable { .. } => Outcome::Ignored,
+                Origin::Direct { .. } => Outcome::Stopped,
+            });
         }
         match self.stage {
             Stage::Sent(at) => (now - at > limits.accept).then_some(Outcome::NotAccepted),

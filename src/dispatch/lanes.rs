@@ -67,6 +67,8 @@ pub(super) struct Lanes {
     lanes: BTreeMap<Lane, State>,
     /// Those that may have work.
     active: BTreeSet<Lane>,
+    /// Routes that a pause binds, as far as the last looks at the claim index say: nobody asks for their rows.
+    paused: BTreeSet<RouteId>,
     /// Routes whose claims could not be placed: how often in a row, and until when they rest.
     resting: BTreeMap<RouteId, (u32, Instant)>,
     /// The order of tenants at each slot group.
@@ -97,8 +99,9 @@ impl Lanes {
         }
     }
 
-    /// Rows were enqueued on this route, or put `back` to it, which may be below the marks.
-    pub(super) fn note_route(&mut self, route: RouteId, back: bool, now: Instant) {
+    /// Rows were enqueued on this route, or put `back` to it, which may be below the marks. False: it is paused, so
+    /// that they are no reason to look.
+    pub(super) fn note_route(&mut self, route: RouteId, back: bool, now: Instant) -> bool {
         for priority in PRIORITIES {
             let state = self.activate((route, priority), now);
             if back {
@@ -106,6 +109,12 @@ impl Lanes {
                 state.head = None;
             }
         }
+        !self.paused.contains(&route)
+    }
+
+    /// Pauses may be others by now: the next look at the claim index tells.
+    pub(super) fn forget_pauses(&mut self) {
+        self.paused.clear();
     }
 
     /// Lanes that have ready rows, by the database. Answers the time until the first row of a lane is due that is not
@@ -115,7 +124,14 @@ impl Lanes {
             self.clock = Some((at, now));
         }
         let due = &page.lanes;
-        for lane in due.iter().filter(|lane| lane.due_in.is_zero()) {
+        for lane in due {
+            if lane.paused {
+                self.paused.insert(lane.route);
+            } else {
+                self.paused.remove(&lane.route);
+            }
+        }
+        for lane in due.iter().filter(|lane| lane.is_open()) {
             let state = self.activate((lane.route, lane.priority), now);
             state.head = Some(lane.visible_after);
         }
@@ -124,15 +140,19 @@ impl Lanes {
             self.lanes.retain(|lane, _| active.contains(lane));
         }
         due.iter()
+            .filter(|lane| !lane.paused)
             .map(|lane| lane.due_in)
             .filter(|wait| !wait.is_zero())
             .min()
     }
 
-    /// The routes of all lanes that may have work.
+    /// The routes of all lanes that may have work. Those of paused routes have none for anybody.
     #[must_use]
     pub(super) fn routes(&self) -> BTreeSet<RouteId> {
-        self.active.iter().map(|(route, _)| *route).collect()
+        let routes = self.active.iter().map(|(route, _)| *route);
+        routes
+            .filter(|route| !self.paused.contains(route))
+            .collect()
     }
 
     /// Claims of these routes could not be placed (the free workers take no frame of that size): each rests, longer

@@ -63,6 +63,7 @@ pub fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
 /// The worker did not take these tasks, and has not started them.
 pub fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refusal) {
     let deliveries = hub.in_flight.finish(tokens);
+    hub.in_flight.free_stuck(tokens);
     match why {
         Refusal::Draining => hub.fleet.drain(session),
         Refusal::UnknownType => {
@@ -92,9 +93,9 @@ pub fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refusal) {
 /// Results. A success counts by its epoch alone, so it is settled even when its delivery is not known here; a
 /// failure of an unknown delivery is an old one and is superseded, and so is all that a caller no longer waits for.
 pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Vec<Reported>) {
-    let mut deliveries = hub
-        .in_flight
-        .finish(results.iter().map(|result| &result.token));
+    let tokens = || results.iter().map(|result| &result.token);
+    let mut deliveries = hub.in_flight.finish(tokens());
+    hub.in_flight.free_stuck(tokens());
     let mut answers = Vec::new();
     let mut reports = Vec::with_capacity(results.len());
     for Reported { token, outcome } in results {
@@ -186,6 +187,8 @@ pub fn disconnected(hub: &Hub, session: SessionId) {
     } else {
         hub.in_flight.orphan(session, Instant::now())
     };
+    // After the deliveries, which can't become stuck any more.
+    hub.in_flight.forget_stuck(session);
     if count > 0 {
         tracing::info!(
             session,

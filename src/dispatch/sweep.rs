@@ -18,7 +18,8 @@ use crate::domain::ageing::Ageing;
 use crate::domain::id::{RouteId, TaskId};
 use crate::domain::settlement::{Move, Settlement};
 use crate::domain::task::Claim;
-use crate::store::{self, claim, dispatchers, routes};
+use crate::store::routes::{self, DueLane};
+use crate::store::{self, claim, dispatchers};
 
 /// Sweeps in a row that found work before the replica says that it no longer sleeps: a flag that flips with every
 /// task would cost two commits a task.
@@ -161,15 +162,17 @@ impl Sweeper {
         if pending.everything || pending.settings {
             self.poll_at = now;
         }
+        if pending.everything {
+            self.lanes.forget_pauses();
+        }
         for id in &pending.freed {
             if let Some(route) = self.hub.routes.one(*id) {
                 self.lanes.freed(route.namespace_id, *id);
             }
         }
         for (route, back) in &pending.routes {
-            self.lanes.note_route(*route, *back, now);
+            self.news |= self.lanes.note_route(*route, *back, now);
         }
-        self.news |= !pending.routes.is_empty();
         if pending.settings {
             self.lanes.settings_changed();
             self.hub.routes.refresh(&self.hub.pool).await?;
@@ -319,7 +322,7 @@ impl Sweeper {
         self.scan_after = last
             .filter(|_| page.more)
             .map(|lane| (lane.route, lane.priority));
-        self.due_seen = page.lanes.iter().any(|lane| lane.due_in.is_zero());
+        self.due_seen = page.lanes.iter().any(DueLane::is_open);
         let poll = self.jittered_poll();
         let poll = if self.busy < BUSY_SWEEPS {
             poll

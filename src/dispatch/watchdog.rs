@@ -29,6 +29,14 @@ pub async fn run(hub: Arc<Hub>) {
         for (delivery, outcome) in overdue {
             let task = delivery.token.id;
             match &outcome {
+                Outcome::Ignored => {
+                    tracing::warn!(
+                        task,
+                        worker = delivery.worker.worker_id,
+                        "the worker ignores the cancel: the task ends as cancelled, and its slot stays taken until the worker answers or goes"
+                    );
+                    hub.in_flight.show_stuck(&delivery.token);
+                }
                 Outcome::ConnectionLost { .. } => {
                     tracing::warn!(
                         task,

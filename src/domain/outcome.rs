@@ -26,6 +26,8 @@ pub enum Outcome {
     ResultRefused(Failure),
     /// The worker stopped because it was asked to.
     Stopped,
+    /// The worker was asked to stop it, and has not within the grace.
+    Ignored,
     /// The worker wants the same attempt later.
     Snoozed(Duration),
     /// The worker did not take it, or this replica never sent it.

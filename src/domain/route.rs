@@ -16,15 +16,6 @@ pub enum Unserved {
     Strict,
 }
 
-/// What an operator has paused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paused {
-    /// The whole namespace.
-    Namespace,
-    /// This route.
-    Route,
-}
-
 /// One route and what it (or its namespace) sets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Route {
@@ -52,8 +43,6 @@ pub struct Route {
     pub namespace_quota: Option<i32>,
     /// Its own tasks that may be.
     pub route_quota: Option<i32>,
-    /// Whether, and where, it is paused.
-    pub paused: Option<Paused>,
     /// Tries before a dead letter.
     pub max_attempts: Option<u32>,
     /// First wait between tries.

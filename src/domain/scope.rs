@@ -176,6 +176,8 @@ pub struct WorkerState {
     pub slots: u32,
     /// Tasks in flight.
     pub busy: u32,
+    /// Of these, cancelled tasks that it has not stopped within their grace.
+    pub stuck: u32,
 }
 
 /// The nodes that may run tasks of this route now, by what is live here and elsewhere.

@@ -120,6 +120,15 @@ pub fn decide(outcome: Outcome, attempt: u32, policy: &Policy, jitter: f64) -> S
             Some(policy.backoff.delay(attempt, jitter)),
             None,
         ),
+        // Only a cancel that was asked for comes to this, and that ends the task here.
+        Outcome::Ignored => back(
+            Move::Snooze,
+            Some(policy.backoff.delay(attempt, jitter)),
+            Some(Failure::new(
+                "cancel_ignored",
+                "The worker was asked to stop and had not within the grace.",
+            )),
+        ),
         Outcome::Unserved(error) => another_try(
             Move::Retry,
             Some(policy.backoff.delay(attempt, jitter)),

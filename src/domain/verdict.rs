@@ -8,9 +8,10 @@ use chrono::{DateTime, SecondsFormat, Utc};
 pub use gate::Gate;
 
 use super::id::DispatcherId;
+use super::pause::Pause;
 use super::placement::Nodes;
 use super::quota::{Limited, Usage};
-use super::route::{Paused, Route};
+use super::route::Route;
 use super::scope::{self, Group};
 
 /// Why no worker can take the due tasks of a route now, what an operator can act on first standing first.
@@ -148,6 +149,8 @@ pub enum Stage {
         state: String,
         /// When.
         at: DateTime<Utc>,
+        /// What went wrong, in a word.
+        class: Option<String>,
     },
 }
 
@@ -173,6 +176,8 @@ pub struct Facts<'f> {
     pub route: &'f Route,
     /// Where it is.
     pub stage: Stage,
+    /// Everything that is paused.
+    pub pauses: &'f [Pause],
     /// The workers of all live replicas.
     pub groups: &'f [Group],
     /// The quotas above it.
@@ -188,6 +193,8 @@ pub enum Verdict {
         state: String,
         /// When.
         at: DateTime<Utc>,
+        /// What went wrong, in a word.
+        class: Option<String>,
     },
     /// A replica has it.
     Claimed(Claimed),
@@ -195,8 +202,8 @@ pub enum Verdict {
     NotDue(DateTime<Utc>),
     /// Something holds it, by these bits of its row.
     Held(i16),
-    /// An operator has paused it.
-    Paused(Paused),
+    /// Operators have paused it; each of these has to be resumed.
+    Paused(Vec<Pause>),
     /// A quota above it is used up.
     QuotaUsed(Usage),
     /// Nobody can take it.
@@ -214,8 +221,7 @@ impl Verdict {
             Self::Claimed(_) => "claimed",
             Self::NotDue(_) => "not_due",
             Self::Held(_) => "held",
-            Self::Paused(Paused::Namespace) => "namespace_paused",
-            Self::Paused(Paused::Route) => "route_paused",
+            Self::Paused(_) => "paused",
             Self::QuotaUsed(_) => "quota_used_up",
             Self::Unserved(reason) => reason.name(),
             Self::WillBeClaimed => "will_be_claimed",
@@ -241,7 +247,11 @@ impl Verdict {
     #[must_use]
     pub fn sentence(&self) -> String {
         match self {
-            Self::Ended { state, at } => format!("it has ended as {state} at {}", time(*at)),
+            Self::Ended { state, at, class } => {
+                let class = class.as_ref();
+                let class = class.map_or_else(String::new, |class| format!(" ({class})"));
+                format!("it has ended as {state}{class} at {}", time(*at))
+            }
             Self::Claimed(claimed) => claimed.sentence(),
             Self::NotDue(at) => format!("it is due at {}", time(*at)),
             Self::Held(bits) => {
@@ -249,8 +259,10 @@ impl Verdict {
                 let names: Vec<&str> = set.map(|(_, name)| *name).collect();
                 format!("it is held: {}", names.join(", "))
             }
-            Self::Paused(Paused::Namespace) => "its namespace is paused".to_owned(),
-            Self::Paused(Paused::Route) => "its route is paused".to_owned(),
+            Self::Paused(pauses) => {
+                let pauses: Vec<String> = pauses.iter().map(Pause::sentence).collect();
+                format!("it does not start: {}", pauses.join("; "))
+            }
             Self::QuotaUsed(usage) => {
                 let whose = match usage.of {
                     Limited::Namespace(_) => "namespace",
@@ -298,20 +310,25 @@ fn time(at: DateTime<Utc>) -> String {
 #[must_use]
 pub fn stops(facts: &Facts<'_>) -> Vec<Verdict> {
     let (due_at, hold) = match &facts.stage {
-        Stage::Ended { state, at } => {
-            let state = state.clone();
-            return vec![Verdict::Ended { state, at: *at }];
+        Stage::Ended { state, at, class } => {
+            return vec![Verdict::Ended {
+                state: state.clone(),
+                at: *at,
+                class: class.clone(),
+            }];
         }
         Stage::Claimed(claimed) => return vec![Verdict::Claimed(claimed.clone())],
         Stage::Ready { due_at, hold } => (*due_at, *hold),
     };
     let unserved = census(facts.route, facts.groups).err();
+    let covers = |pause: &&Pause| pause.address.covers(facts.route);
+    let pauses: Vec<Pause> = facts.pauses.iter().filter(covers).cloned().collect();
     let mut quotas = facts.quotas.iter();
     let used_up = quotas.find(|usage| usage.left() == Some(0)).copied();
     [
         due_at.map(Verdict::NotDue),
         (hold != 0).then_some(Verdict::Held(hold)),
-        facts.route.paused.map(Verdict::Paused),
+        (!pauses.is_empty()).then_some(Verdict::Paused(pauses)),
         used_up.map(Verdict::QuotaUsed),
         unserved.map(Verdict::Unserved),
     ]

@@ -30,6 +30,8 @@ pub(super) struct Member {
     pub(super) scope: Scope,
     /// Tasks in flight; more than its slots only by adoption.
     pub(super) busy: u32,
+    /// Of these, tasks that have ended as cancelled and that it has not stopped.
+    pub(super) stuck: u32,
     pub(super) reach: Reach,
     /// It said itself that it takes nothing new.
     pub(super) draining: bool,
@@ -46,6 +48,7 @@ impl Member {
             session,
             profile,
             busy: 0,
+            stuck: 0,
             reach: Reach::Opening,
             draining: false,
             order,
@@ -89,6 +92,7 @@ impl Member {
             state: self.state(),
             slots: profile.slots,
             busy: self.busy,
+            stuck: self.stuck,
         }
     }
 

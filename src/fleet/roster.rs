@@ -74,6 +74,21 @@ pub enum Unplaced {
 pub struct Slot {
     shared: Arc<Shared>,
     session: SessionId,
+    /// Its task has ended, and the worker has not stopped it.
+    stuck: bool,
+}
+
+impl Slot {
+    /// Its task has ended as cancelled, and the worker goes on with it: the slot is not free for others.
+    pub fn stick(&mut self) {
+        let mut roster = self.shared.roster.lock();
+        if !self.stuck
+            && let Some(member) = roster.members.get_mut(&self.session)
+        {
+            member.stuck += 1;
+            self.stuck = true;
+        }
+    }
 }
 
 impl Drop for Slot {
@@ -81,6 +96,7 @@ impl Drop for Slot {
         let mut roster = self.shared.roster.lock();
         if let Some(member) = roster.members.get_mut(&self.session) {
             member.busy = member.busy.saturating_sub(1);
+            member.stuck = member.stuck.saturating_sub(u32::from(self.stuck));
             member.rests_until = None;
             self.shared.changed.send_replace(());
         }
@@ -289,6 +305,7 @@ impl Fleet {
             slot: Slot {
                 shared: Arc::clone(&self.shared),
                 session: member.session.id,
+                stuck: false,
             },
         })
     }
@@ -302,6 +319,7 @@ impl Fleet {
         Some(Slot {
             shared: Arc::clone(&self.shared),
             session: id,
+            stuck: false,
         })
     }
 

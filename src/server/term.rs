@@ -12,7 +12,7 @@ use super::{Error, Replica};
 use crate::dispatch::{self, BootTime, DATABASE_DEADLINE, Hub, direct, reconcile, sweep, watchdog};
 use crate::domain::id::DispatcherId;
 use crate::store::{self, dispatchers, upkeep};
-use crate::upkeep::{chores, ends, heartbeat, listener, owners, redrives, retention};
+use crate::upkeep::{chores, ends, heartbeat, listener, orders, owners, redrives, retention};
 
 /// Waits between two tries to register.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
@@ -105,6 +105,7 @@ fn start_loops(replica: &Replica, hub: &Arc<Hub>) -> Loops {
         Arc::clone(hub),
         replica.awaiting.clone(),
     )));
+    endless(Box::pin(orders::run(Arc::clone(hub))));
     if hub.settings.listen {
         endless(Box::pin(listener::run(Arc::clone(hub))));
     }

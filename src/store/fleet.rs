@@ -125,6 +125,7 @@ pub async fn write_workers(
     let text = |part: fn(&WorkerState) -> &str| -> Vec<&str> { workers.iter().map(part).collect() };
     let slots: Vec<i32> = workers.iter().map(|worker| int(worker.slots)).collect();
     let busy: Vec<i32> = workers.iter().map(|worker| int(worker.busy)).collect();
+    let stuck: Vec<i32> = workers.iter().map(|worker| int(worker.stuck)).collect();
     let statement = client.prepare_cached(WRITE_WORKERS).await?;
     client
         .execute(
@@ -140,6 +141,7 @@ pub async fn write_workers(
                 &text(|worker| worker.state),
                 &slots,
                 &busy,
+                &stuck,
             ],
         )
         .await?;

@@ -1,6 +1,6 @@
 //! Which lanes have work, and what their routes are.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -9,34 +9,14 @@ use deadpool_postgres::GenericClient;
 use super::Error;
 use crate::domain::id::{RouteId, TaskId};
 use crate::domain::placement::Placement;
-use crate::domain::route::{Paused, Route, Unserved};
+use crate::domain::route::{Route, Unserved};
 
 const FIND_DUE: &str = include_str!("../../sql/find_due.sql");
 const READ: &str = include_str!("../../sql/read_routes.sql");
-const READ_NAMESPACES: &str = include_str!("../../sql/read_namespaces.sql");
+const READ_PLACEMENTS: &str = include_str!("../../sql/read_placements.sql");
 
 /// Lanes that one statement looks for: some ten milliseconds.
 const DUE_PAGE: i32 = 2000;
-
-/// What a namespace says about its tasks, for those that have no row. The default is that of a new namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NamespaceRule {
-    /// Where they may run.
-    pub placement: Placement,
-    /// None of them starts for now.
-    pub paused: bool,
-}
-
-impl NamespaceRule {
-    /// No worker may have its tasks.
-    #[must_use]
-    pub fn nowhere() -> Self {
-        Self {
-            placement: Placement::Require(BTreeSet::new()),
-            paused: false,
-        }
-    }
-}
 
 /// A lane with ready rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +31,16 @@ pub struct DueLane {
     pub visible_after: DateTime<Utc>,
     /// Until its first row is due; zero for now.
     pub due_in: Duration,
+    /// A pause binds its route.
+    pub paused: bool,
+}
+
+impl DueLane {
+    /// Whether a claim could take its first row now.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.due_in.is_zero() && !self.paused
+    }
 }
 
 /// Lanes with ready rows, in order, and the database's clock; none where there is no lane.
@@ -94,6 +84,7 @@ pub async fn find_due_from(
         head: row.get("head"),
         visible_after: row.get("visible_after"),
         due_in: Duration::from_millis(u64::try_from(row.get::<_, i64>("due_in_ms")).unwrap_or(0)),
+        paused: row.get("paused"),
     });
     Ok(DuePage {
         at: rows.first().map(|row| row.get("at")),
@@ -137,10 +128,6 @@ pub async fn read(client: &impl GenericClient, ids: &[RouteId]) -> Result<Vec<Ro
             weight: u32::try_from(row.get::<_, i32>("weight")).unwrap_or(1),
             namespace_quota: row.get("namespace_quota"),
             route_quota: row.get("route_quota"),
-            paused: row.get::<_, Option<&str>>("paused").map(|what| match what {
-                "namespace" => Paused::Namespace,
-                _ => Paused::Route,
-            }),
             max_attempts: row
                 .get::<_, Option<i32>>("max_attempts")
                 .and_then(|tries| u32::try_from(tries).ok()),
@@ -152,26 +139,24 @@ pub async fn read(client: &impl GenericClient, ids: &[RouteId]) -> Result<Vec<Ro
     Ok(routes.collect())
 }
 
-/// What namespaces say, by name. Unknown ones are missing; none for one whose placement can't be read.
-pub async fn read_namespaces(
+/// Where namespaces want their tasks to run, by name. Unknown ones are missing; none for one whose placement can't be
+/// read.
+pub async fn read_placements(
     client: &impl GenericClient,
     names: &[String],
-) -> Result<HashMap<String, Option<NamespaceRule>>, Error> {
-    let statement = client.prepare_cached(READ_NAMESPACES).await?;
+) -> Result<HashMap<String, Option<Placement>>, Error> {
+    let statement = client.prepare_cached(READ_PLACEMENTS).await?;
     let rows = client.query(&statement, &[&names]).await?;
-    let rules = rows.iter().map(|row| {
+    let placements = rows.iter().map(|row| {
         let name: String = row.get("name");
-        let rule = match serde_json::from_str(row.get("placement")) {
-            Ok(placement) => Some(NamespaceRule {
-                placement,
-                paused: row.get("paused"),
-            }),
+        let placement = match serde_json::from_str(row.get("placement")) {
+            Ok(placement) => Some(placement),
             Err(error) => {
                 tracing::warn!(namespace = name, %error, "a placement can't be read: the last known one stays");
                 None
             }
         };
-        (name, rule)
+        (name, placement)
     });
-    Ok(rules.collect())
+    Ok(placements.collect())
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use deadpool_postgres::GenericClient;
 
-use super::{Client, Error, settle};
+use super::cancel::{self, How};
+use super::{Client, Error};
 use crate::domain::id::{RouteId, RunId, TaskId, WorkflowId};
 
 const WALK: &str = include_str!("../../sql/walk_runs.sql");
@@ -148,7 +149,12 @@ async fn cancel(client: &mut Client, run: RunId, grace: Duration) -> Result<Done
     let mut ids: Vec<TaskId> = rows.iter().map(|row| row.get("id")).collect();
     ids.sort_unstable();
     if !ids.is_empty() {
-        settle::cancel(&transaction, &ids, grace, "Its workflow is over.").await?;
+        let how = How {
+            grace,
+            reason: "Its workflow is over.".to_owned(),
+            only: None,
+        };
+        cancel::cancel(&transaction, &ids, &how).await?;
     }
     transaction.commit().await?;
     Ok(Done {

@@ -15,7 +15,6 @@ const COMPLETE: &str = include_str!("../../sql/complete_tasks.sql");
 const RETURN: &str = include_str!("../../sql/return_tasks.sql");
 const LOOK_AGAIN: &str = include_str!("../../sql/look_again.sql");
 const LOCK: &str = include_str!("../../sql/lock_task.sql");
-const CANCEL: &str = include_str!("../../sql/cancel_tasks.sql");
 
 /// A success to be stored.
 #[derive(Clone, Debug)]
@@ -246,39 +245,6 @@ pub async fn lock(client: &impl GenericClient, id: TaskId) -> Result<(), Error> 
     let statement = client.prepare_cached(LOCK).await?;
     client.query(&statement, &[&id]).await?;
     Ok(())
-}
-
-/// What became of a request to cancel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CancelAnswer {
-    /// The task.
-    pub id: TaskId,
-    /// The replica that holds it, when it runs.
-    pub dispatcher: Option<DispatcherId>,
-    /// The run of a workflow's member that ended here, which may have ended with it.
-    pub run: Option<RunId>,
-    /// `cancelled`, `requested`, `done`, `failed`, or `ended` where it ended just now.
-    pub state: String,
-}
-
-/// Cancels tasks: a waiting one at once, a running one by request. A task that never was is left out.
-pub async fn cancel(
-    client: &impl GenericClient,
-    ids: &[TaskId],
-    grace: Duration,
-    reason: &str,
-) -> Result<Vec<CancelAnswer>, Error> {
-    let statement = client.prepare_cached(CANCEL).await?;
-    let rows = client
-        .query(&statement, &[&ids, &millis(grace), &storable(reason)])
-        .await?;
-    let answers = rows.iter().map(|row| CancelAnswer {
-        id: row.get("id"),
-        dispatcher: row.get("dispatcher"),
-        run: row.get("run_id"),
-        state: row.get("state"),
-    });
-    Ok(answers.collect())
 }
 
 fn split(tokens: impl Iterator<Item = Token>) -> (Vec<TaskId>, Vec<i32>, Vec<i32>) {

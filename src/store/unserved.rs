@@ -43,6 +43,7 @@ fn located(row: &Row) -> Result<Located, Error> {
         (Some(state), _) => Stage::Ended {
             state: state.to_owned(),
             at: row.try_get("ended_at")?,
+            class: row.try_get("error_class")?,
         },
         (None, Some(true)) => Stage::Claimed(Claimed {
             dispatcher: row.try_get("dispatcher")?,

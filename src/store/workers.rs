@@ -34,6 +34,8 @@ pub struct Present {
     pub slots: i32,
     /// Tasks in flight.
     pub busy: i32,
+    /// Of these, cancelled tasks that it has not stopped within their grace.
+    pub stuck: i32,
     /// Where it runs.
     pub node: Option<String>,
     /// Its pool.
@@ -76,6 +78,7 @@ pub async fn list(client: &Client, silence: Duration, limit: i64) -> Result<Vec<
                 state: row.try_get("state")?,
                 slots: row.try_get("slots")?,
                 busy: row.try_get("busy")?,
+                stuck: row.try_get("stuck")?,
                 node: row.try_get("node")?,
                 task_queue: row.try_get("task_queue")?,
                 transport: row.try_get("transport")?,

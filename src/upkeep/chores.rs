@@ -16,8 +16,9 @@ use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::policy::{Defaults, Policy};
 use crate::domain::route::Route;
 use crate::domain::settlement::{Settlement, decide};
+use crate::store::cancel::{self, How, Only};
 use crate::store::settle::{self, Goes, Return, Returned};
-use crate::store::{Error, claim, dispatchers, routes, upkeep};
+use crate::store::{Error, claim, dispatchers, pauses, routes, upkeep};
 
 /// Rows that one transaction moves at most, so that it holds few locks for a short time.
 pub(super) const BATCH: i32 = 500;
@@ -91,9 +92,11 @@ async fn do_chores(
             })
         })
         .await?;
+    let won = walked.is_some();
     let runs = hub.settler.runs();
     runs.look_at(moved.iter().filter_map(Returned::ended_in));
     let more_runs = walk.goes_on(walked, runs);
+    let stopping = won && cancel_paused(hub).await?;
     for task in moved.iter().filter(|task| task.goes == Goes::Ready) {
         hub.wakes.route(task.route, true);
     }
@@ -123,7 +126,9 @@ async fn do_chores(
         })
         .await?;
     Ok(Tick {
-        full: more_runs || moved.len().max(failed) >= usize::try_from(BATCH).unwrap_or(usize::MAX),
+        full: more_runs
+            || stopping
+            || moved.len().max(failed) >= usize::try_from(BATCH).unwrap_or(usize::MAX),
         raised,
     })
 }
@@ -134,6 +139,38 @@ struct Tick {
     full: bool,
     /// No partition waits for producers that do not know of it yet.
     raised: bool,
+}
+
+/// Asks what runs under a pause that wants that to stop: what was claimed or adopted while the pause was on its way, or
+/// what whoever paused did not get to. True: there is more.
+async fn cancel_paused(hub: &Hub) -> Result<bool, Error> {
+    if !hub.pauses.read().iter().any(|pause| pause.cancel_running) {
+        return Ok(false);
+    }
+    let how = How {
+        grace: hub.settings.cancel_grace + hub.settings.dead_after,
+        reason: "paused".to_owned(),
+        only: Some(Only::Running),
+    };
+    let (found, done) = hub
+        .pool
+        .run(DATABASE_DEADLINE, move |client| {
+            Box::pin(async move {
+                let ids = pauses::find_claims(client, BATCH).await?;
+                let done = cancel::cancel_batch(client, &ids, &how).await?;
+                Ok((ids.len(), done))
+            })
+        })
+        .await?;
+    if found > 0 {
+        tracing::info!(
+            found,
+            requested = done.requested,
+            "what runs under a pause is asked to stop"
+        );
+    }
+    // What is locked for long is left to the next tick.
+    Ok(found >= usize::try_from(BATCH).unwrap_or(usize::MAX) && done.requested > 0)
 }
 
 /// Puts back what dead replicas hold. The guard names each dead owner, so a row adopted meanwhile stays as it is.

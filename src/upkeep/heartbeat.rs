@@ -1,6 +1,5 @@
 //! The heartbeat: proves this replica alive, judges the others, takes up orders that came as rows.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,11 +7,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::judge::Judge;
-use crate::dispatch::{BootTime, DATABASE_DEADLINE, Hub, reports};
-use crate::domain::id::Token;
-use crate::domain::scope::{Order, RemoteGroup};
+use crate::dispatch::{BootTime, DATABASE_DEADLINE, Hub};
+use crate::domain::scope::RemoteGroup;
 use crate::store::dispatchers::Dispatcher;
-use crate::store::{self, dispatchers, fleet, upkeep};
+use crate::store::{self, dispatchers, fleet};
 
 /// Whether the database answers, for readiness and for those who wait for it.
 pub type Health = watch::Sender<bool>;
@@ -72,27 +70,6 @@ pub fn set_health(health: &Health, well: bool, error: Option<&store::Error>) {
 struct Seen {
     alive: Vec<Dispatcher>,
     elsewhere: Vec<RemoteGroup>,
-    orders: HashMap<String, Order>,
-    cancelled: Vec<Token>,
-}
-
-/// Takes up what others want of this replica.
-fn take_up(hub: &Hub, seen: &Seen) {
-    let awaited = |other: &Dispatcher| other.awaiting && other.id != hub.dispatcher;
-    let awaited = seen.alive.iter().any(awaited);
-    hub.awaited_elsewhere.store(awaited, Ordering::Relaxed);
-    let before = std::mem::replace(&mut *hub.elsewhere.write(), seen.elsewhere.clone());
-    if before != seen.elsewhere {
-        // A preferred worker may have come or gone somewhere.
-        hub.wakes.everything();
-    }
-    for session in hub
-        .fleet
-        .take_orders(|identity| seen.orders.get(identity).copied())
-    {
-        session.end();
-    }
-    reports::cancel(hub, &seen.cancelled, "The task is being cancelled.");
 }
 
 /// One beat. False: this identity is dead.
@@ -114,8 +91,6 @@ async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
                 Ok(Some(Seen {
                     alive: dispatchers::read(client).await?,
                     elsewhere: fleet::read_groups(client, Some(dispatcher), None).await?,
-                    orders: fleet::read_orders(client).await?.into_iter().collect(),
-                    cancelled: upkeep::find_cancelled(client, dispatcher).await?,
                 }))
             })
         })
@@ -127,7 +102,16 @@ async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
         judge.blinded();
         hub.wakes.everything();
     }
-    take_up(hub, &seen);
+    let awaited = |other: &Dispatcher| other.awaiting && other.id != dispatcher;
+    let awaited = seen.alive.iter().any(awaited);
+    hub.awaited_elsewhere.store(awaited, Ordering::Relaxed);
+    let before = std::mem::replace(&mut *hub.elsewhere.write(), seen.elsewhere.clone());
+    if before != seen.elsewhere {
+        // A preferred worker may have come or gone somewhere.
+        hub.wakes.everything();
+    }
+    // Read and taken up in one place alone, so that no older look comes after a newer one.
+    hub.orders.notify_one();
     let silent = judge.look(dispatcher, &seen.alive, Instant::now());
     if !silent.is_empty() {
         let dead = hub

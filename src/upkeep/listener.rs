@@ -58,6 +58,7 @@ async fn listen_once(hub: &Hub, wait: &mut Duration) -> Result<(), store::Error>
         *wait = RETRY_WAITS.0;
         // What was committed while nobody listened.
         hub.wakes.everything();
+        hub.orders.notify_one();
         loop {
             match tokio::time::timeout(CHECK, notifications.recv()).await {
                 Ok(Some(payload)) => take_up(hub, &payload),
@@ -73,12 +74,14 @@ async fn listen_once(hub: &Hub, wait: &mut Duration) -> Result<(), store::Error>
 }
 
 /// A payload is a route's number, followed by `back` where rows were put back and by `freed` where tasks under a quota
-/// have ended; or `settings`, where these are others; `redrive`, where one may go on; `awaiting`, where somebody begins to
-/// wait for the end of a task; `ended`, where tasks have ended. Anything else is from a newer release.
+/// have ended; or `settings`, where these are others; `redrive`, where one may go on; `orders`, where somebody has ordered
+/// something; `awaiting`, where somebody begins to wait for the end of a task; `ended`, where tasks have ended. Anything
+/// else is from a newer release.
 fn take_up(hub: &Hub, payload: &str) {
     match payload {
         "redrive" => return hub.wakes.redrive(),
         "settings" => return hub.wakes.settings(),
+        "orders" => return hub.orders.notify_one(),
         "awaiting" => return hub.awaited_elsewhere.store(true, Ordering::Relaxed),
         "ended" => return hub.wakes.ended_elsewhere(),
         _ => {}

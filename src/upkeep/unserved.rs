@@ -25,7 +25,7 @@ use crate::domain::verdict::{self, Facts, Reason};
 use crate::store::quotas::{self, Ask};
 use crate::store::settle::{self, Return, Returned};
 use crate::store::unserved::{self as store, Judged, Stuck};
-use crate::store::{Error, fleet, routes};
+use crate::store::{Error, fleet, pauses, routes};
 
 /// The first due task of each lane of a route.
 type Heads = BTreeMap<i16, TaskId>;
@@ -124,7 +124,8 @@ pub(super) async fn look(
     let mut due: HashSet<RouteId> = HashSet::new();
     {
         let watch = watch.lock();
-        for lane in &lanes {
+        // What is paused is not served on purpose.
+        for lane in lanes.iter().filter(|lane| !lane.paused) {
             if lane.due_in.is_zero() {
                 due.insert(lane.route);
             }
@@ -144,8 +145,7 @@ pub(super) async fn look(
     let sights = heads.into_iter().filter_map(|(id, heads)| {
         let route = known.get(&id).filter(|route| {
             // What a strict route puts back is not due for a while, and nobody serves the route all the same.
-            let waits = due.contains(&id) || route.unserved == Unserved::Strict;
-            waits && route.paused.is_none()
+            due.contains(&id) || route.unserved == Unserved::Strict
         })?;
         let reason = verdict::census(route, &groups).err()?;
         Some(Sight {
@@ -278,6 +278,7 @@ async fn expire(
     } else {
         quotas::count(client, &asks).await?
     };
+    let pauses = pauses::read(client).await?;
     let outcomes = expired.iter().map(|task| {
         let above: Vec<Limited> = routes
             .get(&task.route)
@@ -292,6 +293,7 @@ async fn expire(
             verdict::judge(&Facts {
                 route,
                 stage: task.stage.clone(),
+                pauses: &pauses,
                 groups: &looked.groups,
                 quotas: &usages,
             })

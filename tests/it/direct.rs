@@ -623,9 +623,9 @@ async fn a_backlog_of_rows_does_not_hold_a_caller_up() {
 async fn placement_and_pause_hold_for_what_waits_too() {
     let stage = Stage::set(&[]).await;
     let db = stage.test.connect().await;
-    let place = async |placement: &str, paused: &str| {
+    let place = async |placement: &str| {
         let update = format!(
-            "update fencepost.namespace set placement = '{placement}', paused = {paused} where name = 'default'"
+            "update fencepost.namespace set placement = '{placement}' where name = 'default'"
         );
         assert_eq!(db.execute(&update, &[]).await.unwrap(), 1);
     };
@@ -638,23 +638,21 @@ async fn placement_and_pause_hold_for_what_waits_too() {
     make_default(&db).await;
     // It comes before the requirement, which would not let it in.
     let mut b = ScriptedWorker::connect_as(&url, on("b")).await;
-    place(r#"{"mode": "require", "nodes": ["a"]}"#, "null").await;
+    place(r#"{"mode": "require", "nodes": ["a"]}"#).await;
     let waits = stage.call(json!({"payload": 1}));
     let conflicts = stage.call(json!({"payload": 2, "node": "b", "timeout_ms": 300}));
     assert_eq!(problem(conflicts).await, is(504, "FP-122", ""));
     stage.states(&["parked"]).await;
-    place(r#"{"mode": "anywhere"}"#, "null").await;
+    place(r#"{"mode": "anywhere"}"#).await;
     let task = b.accept_next().await;
     assert_eq!(task.payload, "1");
     b.succeed(&task, "1").await;
     assert_eq!(answer(waits).await.1["node"], "b");
 
     // Preferred workers first, anybody where none of them is connected here.
-    place(
-        r#"{"mode": "prefer", "nodes": ["a"]}"#,
-        r#"'{"reason": "x"}'"#,
-    )
-    .await;
+    place(r#"{"mode": "prefer", "nodes": ["a"]}"#).await;
+    let pause = "select fencepost.pause(namespace => 'default', task_queue => 'q')";
+    db.batch_execute(pause).await.unwrap();
     let mut a = ScriptedWorker::connect_as(&url, on("a")).await;
     let paused = stage.callers.clone();
     eventually(STEP, async || {
@@ -667,7 +665,8 @@ async fn placement_and_pause_hold_for_what_waits_too() {
     .await;
     let preferred = stage.call(json!({"payload": 3}));
     stage.states(&["parked"]).await;
-    place(r#"{"mode": "prefer", "nodes": ["a"]}"#, "null").await;
+    let resume = "select fencepost.resume(namespace => 'default', task_queue => 'q')";
+    db.batch_execute(resume).await.unwrap();
     let task = a.accept_next().await;
     let spilled = stage.call(json!({"payload": 4}));
     stage.states(&["running", "parked"]).await;

@@ -1,8 +1,9 @@
-//! The long run: replicas, workers and backends are killed at random under load, and a checker reads what was
-//! recorded.
+//! The long run: replicas, workers and backends are killed at random under load, operators pause, resume and cancel
+//! meanwhile, and a checker reads what was recorded.
 
 mod checker;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -15,8 +16,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-use crate::support::tasks::{count, enqueue_many};
-use crate::support::{Replica, ScriptedWorker, TestDb};
+use crate::support::tasks::{CANCELLED, count};
+use crate::support::{Replica, ScriptedWorker, TestDb, fencepost};
 use checker::{End, Failed, History, check};
 
 const TASKS: usize = 20_000;
@@ -24,6 +25,15 @@ const MAX_ATTEMPTS: i32 = 6;
 const REPLICAS: usize = 3;
 /// One more is unruly, and lives in this process.
 const WORKERS: usize = 5;
+/// Tasks that are enqueued at once, of which each twentieth has a label that a filter can name.
+const BATCH: i32 = 400;
+/// Addresses that cover all of them.
+const PAUSES: [&str; 4] = [
+    "everything => true",
+    "task_queue => 'q'",
+    "namespace => 'default', task_type => 't'",
+    "namespace => 'default', task_queue => 'q', task_type => 't'",
+];
 /// The chaos ends with this time, or when so much is done.
 const CHAOS: Duration = Duration::from_secs(35);
 const CHAOS_SHARE: f64 = 0.8;
@@ -154,6 +164,11 @@ struct Scene {
     workers: Vec<Process>,
     directory: tempfile::TempDir,
     ledgers: Vec<PathBuf>,
+    enqueued: Vec<i64>,
+    /// Labelled tasks of each batch.
+    doomed: Vec<Vec<i64>>,
+    asked: BTreeSet<i64>,
+    paused: Option<&'static str>,
 }
 
 impl Scene {
@@ -174,6 +189,10 @@ impl Scene {
             workers: Vec::new(),
             directory: tempfile::tempdir().unwrap(),
             ledgers: Vec::new(),
+            enqueued: Vec::with_capacity(TASKS),
+            doomed: Vec::new(),
+            asked: BTreeSet::new(),
+            paused: None,
         };
         for first in 0..WORKERS {
             let worker = scene.new_worker(first);
@@ -221,12 +240,54 @@ impl Scene {
         self.db.query(strike, &[]).await.unwrap();
     }
 
+    async fn enqueue(&mut self) {
+        let call = "select task_id from fencepost.enqueue_many(
+            array['q'], array['t'], array_fill('null'::bytea, array[$1::int]),
+            labels => array(
+                select case when n % 20 = 0 then jsonb_build_object('doomed', $2::text) else '{}' end
+                from generate_series(1, $1) as n
+            )
+        )";
+        let batch = self.doomed.len().to_string();
+        let rows = self.db.query(call, &[&BATCH, &batch]).await.unwrap();
+        let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+        self.doomed
+            .push(ids.iter().skip(19).step_by(20).copied().collect());
+        self.enqueued.extend(ids);
+    }
+
+    /// Cancels the labelled tasks of one of the last batches, whatever they are at. The command may lose its connection:
+    /// then it did a part, or nothing. True: it came to its end.
+    async fn cancel_some(&mut self) -> bool {
+        let newest = self.doomed.len() - 1;
+        let batch = newest - fastrand::usize(..=newest.min(3));
+        self.asked.extend(&self.doomed[batch]);
+        let label = format!("doomed={batch}");
+        let command = ["task", "cancel", "--label", &label];
+        fencepost(&self.test.url(), &command).await.status.success()
+    }
+
+    async fn pause(&mut self) {
+        self.resume().await;
+        let what = PAUSES[fastrand::usize(..PAUSES.len())];
+        let call = format!("select fencepost.pause({what})");
+        self.db.batch_execute(&call).await.unwrap();
+        self.paused = Some(what);
+    }
+
+    async fn resume(&mut self) {
+        if let Some(what) = self.paused.take() {
+            let call = format!("select fencepost.resume({what})");
+            self.db.batch_execute(&call).await.unwrap();
+        }
+    }
+
     async fn ended(&self) -> usize {
         usize::try_from(count(&self.db, "select count(*) from fencepost.outcome").await).unwrap()
     }
 
     /// What was recorded, by the tables and by the workers themselves.
-    async fn history(&self, enqueued: Vec<i64>) -> History {
+    async fn history(&self) -> History {
         let all = async |select| self.db.query(select, &[]).await.unwrap();
         let ends = all("select id, state, attempt, epoch, fence from fencepost.outcome").await;
         let failures = all("select id, attempt, fence, move from fencepost.failure").await;
@@ -236,7 +297,8 @@ impl Scene {
             .iter()
             .flat_map(|ledger| ledger::read(ledger).unwrap_or_default());
         History {
-            enqueued,
+            enqueued: self.enqueued.clone(),
+            asked: self.asked.clone(),
             max_attempts: MAX_ATTEMPTS,
             live: ids("select id from fencepost.live").await,
             ends: ends
@@ -285,16 +347,25 @@ async fn the_long_run_keeps_every_rule() {
     let mut unruly = JoinSet::new();
     unruly.spawn(be_unruly(scene.urls.clone()));
 
-    let (start, mut enqueued) = (Instant::now(), Vec::with_capacity(TASKS));
+    let start = Instant::now();
     let (mut workers, mut replicas, mut turn) = (0, 0, 0);
+    let (mut pauses, mut cancels) = (0, 0);
     let mut strikes = tokio::time::interval(Duration::from_millis(350));
     strikes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while start.elapsed() < CHAOS && (scene.ended().await as f64) < CHAOS_SHARE * TASKS as f64 {
         strikes.tick().await;
-        if enqueued.len() < TASKS {
-            enqueued.extend(enqueue_many(&scene.db, 400).await);
+        if scene.enqueued.len() < TASKS {
+            scene.enqueue().await;
         }
         turn += 1;
+        match turn % 4 {
+            1 => cancels += usize::from(scene.cancel_some().await),
+            2 => {
+                scene.pause().await;
+                pauses += 1;
+            }
+            _ => scene.resume().await,
+        }
         match turn % 8 {
             0 => {
                 scene.kill_a_replica().await;
@@ -310,8 +381,9 @@ async fn the_long_run_keeps_every_rule() {
         }
     }
     scene.thaw();
-    while enqueued.len() < TASKS {
-        enqueued.extend(enqueue_many(&scene.db, 400).await);
+    scene.resume().await;
+    while scene.enqueued.len() < TASKS {
+        scene.enqueue().await;
     }
     unruly.shutdown().await;
     let calm = Instant::now();
@@ -328,9 +400,11 @@ async fn the_long_run_keeps_every_rule() {
         worker.stop().await;
     }
 
-    let history = scene.history(enqueued).await;
+    let history = scene.history().await;
+    let cancelled = history.ends.iter().filter(|end| end.state == CANCELLED);
+    let cancelled = cancelled.count();
     println!(
-        "{} tasks, {} starts, {} failures, {} dead letters; {workers} workers and {replicas} replicas killed",
+        "{} tasks, {cancelled} of them cancelled, {} starts, {} failures, {} dead letters; {workers} workers and {replicas} replicas killed, {pauses} pauses, {cancels} filters",
         history.ends.len(),
         history.runs.len(),
         history.failures.len(),
@@ -340,6 +414,10 @@ async fn the_long_run_keeps_every_rule() {
     assert!(
         workers >= 4 && replicas >= 2,
         "too calm a run: {workers} workers, {replicas} replicas killed"
+    );
+    assert!(
+        pauses >= 3 && cancels >= 2 && cancelled > 0,
+        "too calm a run: {pauses} pauses, {cancels} filters, {cancelled} cancelled"
     );
     let broken = check(&history);
     for (rule, task) in &broken {

@@ -1,20 +1,17 @@
 //! Pairs of moves that meet on one row: the first holds its transaction open, the second waits or passes the row
 //! over, and whichever acts later acts on the newest version. Waiting is read from the server's lock table.
 
-use std::time::Duration;
-
 use deadpool_postgres::GenericClient;
 use fencepost::domain::id::{DispatcherId, TaskId, Token};
 use fencepost::domain::settlement::Move;
-use fencepost::store::settle::{self, CancelAnswer, Goes, Return, Verdict};
+use fencepost::store::cancel::{self, CancelAnswer};
+use fencepost::store::settle::{self, Goes, Return, Verdict};
 use fencepost::store::{Client, claim, upkeep};
 
 use crate::support::Queue;
 use crate::support::queue::{
-    CANCELLED, DEADLINES, DONE, MAX_LOSSES, backend, failure, success, verdict, verdict_for,
+    CANCELLED, DEADLINES, DONE, MAX_LOSSES, backend, failure, how, success, verdict, verdict_for,
 };
-
-const GRACE: Duration = Duration::from_secs(30);
 
 async fn give_back(client: &impl GenericClient, entry: &Return) -> Vec<Goes> {
     let entries = std::slice::from_ref(entry);
@@ -30,7 +27,7 @@ async fn complete(client: &impl GenericClient, token: Token) -> bool {
 }
 
 async fn cancel(client: &impl GenericClient, id: TaskId) -> CancelAnswer {
-    let answers = settle::cancel(client, &[id], GRACE, "why").await;
+    let answers = cancel::cancel(client, &[id], &how()).await;
     answers.unwrap().pop().unwrap()
 }
 

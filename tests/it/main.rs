@@ -21,6 +21,7 @@
 mod architecture;
 mod bench;
 mod between;
+mod cancels;
 mod commands;
 mod config;
 mod dead_letters;
@@ -39,6 +40,7 @@ mod model;
 mod operators;
 mod outage;
 mod owners;
+mod pauses;
 mod placement;
 mod plans;
 mod producers;

@@ -1,10 +1,10 @@
 //! Random commands against PostgreSQL and against a small model of the rules: the answers and the rows agree.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use fencepost::domain::id::{DispatcherId, NOBODY, TaskId, Token};
 use fencepost::domain::settlement::Move;
+use fencepost::store::cancel;
 use fencepost::store::claim::{self, LaneRequest};
 use fencepost::store::settle::{self, Goes, Return, Verdict};
 use fencepost::store::{Client, upkeep};
@@ -13,7 +13,8 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::support::Queue;
 use crate::support::queue::{
-    CANCELLED, DEADLINES, DONE, FAILED, MAX_LOSSES, assert_sound, failure, success, verdict_for,
+    CANCELLED, DEADLINES, DONE, FAILED, MAX_LOSSES, assert_sound, failure, how, success,
+    verdict_for,
 };
 
 /// A command; numbers are taken modulo what there is.
@@ -371,8 +372,7 @@ impl<'q> Run<'q> {
                 "cancelled"
             }
         };
-        let grace = Duration::from_secs(30);
-        let answers = settle::cancel(&self.client, &[task.id], grace, "why")
+        let answers = cancel::cancel(&self.client, &[task.id], &how())
             .await
             .unwrap();
         prop_assert_eq!(answers[0].state.as_str(), expected);

@@ -97,7 +97,14 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
             repeat("true", count)
         ),
         hot!("lock_task", None, "{id}"),
-        hot!("cancel_tasks", None, "{ids}, 30000, 'why'"),
+        hot!("cancel_tasks", None, "{ids}, 30000, 'why', null"),
+        hot!("lock_free_tasks", None, "{ids}"),
+        hot!(
+            "match_unfinished",
+            None,
+            "null, 'q1', null, null, null, '{{a}}', '{{b}}', null, now(), 0, 5000"
+        ),
+        hot!("find_paused_claims", overdue, "500"),
         hot!("find_due", None, "0, 0, 1000"),
         hot!("find_waiting", None, "'{{1,2,3}}', 500"),
         hot!("find_expired", Some("live_start_by"), "500"),
@@ -202,7 +209,7 @@ fn judge(hot: &Hot, plan: &Plan, how: &str) {
         }
         // Before rows are locked all of them would be read; sorting the ids that were given is another matter.
         let locks = above.iter().any(|node| node["Node Type"] == "LockRows");
-        if kind == "Sort" && locks && name != "cancel_tasks" {
+        if kind == "Sort" && locks && !["cancel_tasks", "lock_free_tasks"].contains(&name) {
             fail("rows are sorted before they are locked");
         }
     }

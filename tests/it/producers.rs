@@ -289,7 +289,7 @@ async fn a_cancel_ends_what_waits_and_asks_what_runs() {
     );
     let request = CancelRequest {
         task_id: waiting,
-        reason: String::new(),
+        ..CancelRequest::default()
     };
     let again = side
         .grpc

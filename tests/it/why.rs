@@ -101,9 +101,12 @@ async fn what_stops_a_task_before_anybody_looks_for_workers() {
         .worker("scripted", |one| one["state"] == "ready")
         .await;
     let id = enqueue(&stage.db, "delay => '1 hour'").await;
-    // One statement each, as the issues to come will have it.
+    // One statement each.
     for (statement, verdict) in [
-        ("update fencepost.route set paused = '{}'", "not_due"),
+        (
+            "select fencepost.pause(task_queue => 'q', reason => 'flood', paused_by => 'olga')",
+            "not_due",
+        ),
         ("update fencepost.live set hold = 2", "not_due"),
         (
             "update fencepost.live set visible_after = now(), hold = 2",
@@ -121,11 +124,22 @@ async fn what_stops_a_task_before_anybody_looks_for_workers() {
         .collect();
     assert_eq!(closed, ["hold", "pause"], "every gate says what it sees");
     assert!(why["detail"].as_str().unwrap().contains("key"), "{why}");
+    let pauses = why["gates"].as_array().unwrap().iter();
+    let pause = pauses.filter(|gate| gate["gate"] == "pause");
+    let details: Vec<&str> = pause.map(|gate| gate["detail"].as_str().unwrap()).collect();
+    for part in ["queue q", "by olga", "since 20", "(flood)"] {
+        assert!(details[0].contains(part), "{part}: {details:?}");
+    }
+    let told = &why["pauses"][0];
+    assert_eq!(
+        (&told["task_queue"], &told["by"]),
+        (&json!("q"), &json!("olga"))
+    );
 
     stage
         .db
         .batch_execute(
-            "update fencepost.route set paused = null; update fencepost.live set hold = 0",
+            "select fencepost.resume(task_queue => 'q'); update fencepost.live set hold = 0",
         )
         .await
         .unwrap();

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::body::{self, Members};
 use super::{json, read_body, read_bytes};
-use crate::api::{Error, ListedView, State, TaskView, duration};
+use crate::api::{CancelView, Error, ListedView, State, TaskView, duration};
 use crate::store::enqueue::{Enqueued, NewTask};
 use crate::store::tasks::{Filter, Parts};
 
@@ -138,11 +138,6 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct CancelView {
-        task_id: String,
-        state: String,
-    }
     let id = task_id(&id)?;
     let body = read_bytes(&state, request).await?;
     let mut reason = String::new();
@@ -159,7 +154,7 @@ pub(super) async fn cancel(
         }
     }
     let view = CancelView {
-        task_id: id.to_string(),
+        task_id: id,
         state: state.cancel(id, reason).await?,
     };
     Ok(json(StatusCode::OK, &view))

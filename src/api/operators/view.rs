@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use queues::Count;
 pub use queues::QueueView;
 
+use crate::api::PauseView;
 use crate::domain::route::Route;
 use crate::domain::verdict::{self, Reason, Verdict};
 use crate::store::queues::Namespace;
@@ -25,6 +26,9 @@ pub struct WhyView {
     pub verdict: &'static str,
     /// The same in a sentence.
     pub detail: String,
+    /// What of it is paused; left out where nothing is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pauses: Vec<PauseView>,
     /// Since when nobody serves its route, where that has been judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unserved_since: Option<String>,
@@ -89,8 +93,13 @@ impl WhyView {
                 detail,
             }
         });
+        let paused = stops.iter().find_map(|stop| match stop {
+            Verdict::Paused(pauses) => Some(pauses.iter().cloned().map(PauseView::from).collect()),
+            _ => None,
+        });
         Self {
             task_id: id.to_string(),
+            pauses: paused.unwrap_or_default(),
             route: RouteView::from(route),
             verdict: first.name(),
             detail: sentence(&first.sentence()),
@@ -126,7 +135,7 @@ impl NodeSeen {
     }
 }
 
-fn time(at: DateTime<Utc>) -> String {
+pub(in crate::api) fn time(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
@@ -224,6 +233,9 @@ pub struct PresentView {
     pub slots: i32,
     /// Tasks in flight.
     pub busy: i32,
+    /// Of these, tasks that ended as cancelled because it did not stop them within their grace; each keeps its slot
+    /// until the worker answers for it or its stream ends.
+    pub stuck: i32,
     /// Where it runs.
     pub node: Option<String>,
     /// Its pool.
@@ -262,6 +274,7 @@ impl From<Worker> for WorkerView {
                     worker_id: present.worker_id,
                     slots: present.slots,
                     busy: present.busy,
+                    stuck: present.stuck,
                     node: present.node,
                     task_queue: present.task_queue,
                     transport: present.transport,

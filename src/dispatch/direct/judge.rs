@@ -49,7 +49,8 @@ pub(super) fn judge(outcome: Outcome) -> Next {
             Next::Again { elsewhere: false }
         }
         Outcome::NotAccepted => Next::Again { elsewhere: true },
-        Outcome::TimedOut(_) => Next::Fail(DirectError::TimedOut),
+        // A request is asked to stop when its caller goes: nobody hears the first one.
+        Outcome::Ignored | Outcome::TimedOut(_) => Next::Fail(DirectError::TimedOut),
         Outcome::ConnectionLost { accepted: true } | Outcome::ReplicaGone { .. } => {
             Next::Fail(DirectError::Lost)
         }
@@ -82,6 +83,7 @@ mod tests {
         assert!(!again(Outcome::Terminal(failure())));
         assert!(!again(Outcome::ResultRefused(failure())));
         assert!(!again(Outcome::Stopped));
+        assert!(!again(Outcome::Ignored));
         assert!(!again(Outcome::Snoozed(Duration::ZERO)));
         assert!(!again(Outcome::TimedOut(failure())));
         assert!(!again(Outcome::Unservable(failure())));

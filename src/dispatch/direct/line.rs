@@ -178,18 +178,16 @@ pub fn serve(hub: &Hub) -> Option<Instant> {
         let Some(entry) = line.entries.get_mut(&number) else {
             continue;
         };
-        let rule = hub.direct.placements.get(&entry.route.namespace);
-        if let Some(rule) = rule {
-            if rule.paused {
-                continue;
-            }
-            if rule.placement != entry.route.placement {
-                let mut route = (*entry.route).clone();
-                route.placement = rule.placement;
-                entry.route = Arc::new(route);
-            }
+        let placement = hub.direct.placements.get(&entry.route.namespace);
+        if let Some(placement) = placement.filter(|known| *known != entry.route.placement) {
+            let mut route = (*entry.route).clone();
+            route.placement = placement;
+            entry.route = Arc::new(route);
         }
         let route = Arc::clone(&entry.route);
+        if hub.is_paused(&route) {
+            continue;
+        }
         let nodes = scope::nodes(&route, || hub.fleet.groups(now));
         if !demand.iter().any(|group| group.scope.serves(&route, nodes)) {
             continue;

@@ -1,14 +1,14 @@
-//! What namespaces say about where and whether their tasks run, as last read: direct requests ask this and no table.
+//! Where namespaces want their tasks to run, as last read: direct requests ask this and no table.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use parking_lot::Mutex;
 
 use crate::dispatch::hub::DATABASE_DEADLINE;
-use crate::store::routes::NamespaceRule;
+use crate::domain::placement::Placement;
 use crate::store::{self, Pool};
 
-/// The namespaces that direct requests came for lately. The last known rule holds while the database is away.
+/// The namespaces that direct requests came for lately. The last known placement holds while the database is away.
 #[derive(Debug, Default)]
 pub(super) struct Placements {
     known: Mutex<HashMap<String, Known>>,
@@ -16,7 +16,7 @@ pub(super) struct Placements {
 
 #[derive(Debug)]
 struct Known {
-    rule: NamespaceRule,
+    placement: Placement,
     /// It is in the database, and so are not more of them than there are namespaces.
     exists: bool,
     /// Asked for since the last refresh: a name that somebody made up is forgotten when nobody asks for it.
@@ -35,12 +35,12 @@ impl Placements {
         self.read(pool, vec![name.to_owned()]).await
     }
 
-    /// The last known rule.
-    pub(super) fn get(&self, name: &str) -> Option<NamespaceRule> {
+    /// The last known placement.
+    pub(super) fn get(&self, name: &str) -> Option<Placement> {
         let mut known = self.known.lock();
         let known = known.get_mut(name)?;
         known.used = true;
-        Some(known.rule.clone())
+        Some(known.placement.clone())
     }
 
     /// Reads again what is in use.
@@ -63,21 +63,26 @@ impl Placements {
         let asked = names.clone();
         let mut found = pool
             .run(DATABASE_DEADLINE, move |client| {
-                Box::pin(async move { store::routes::read_namespaces(client, &asked).await })
+                Box::pin(async move { store::routes::read_placements(client, &asked).await })
             })
             .await?;
         let mut known = self.known.lock();
         for name in names {
             let exists = found.contains_key(&name);
-            let rule = match (found.remove(&name), known.get(&name)) {
-                (Some(Some(rule)), _) => rule,
+            let placement = match (found.remove(&name), known.get(&name)) {
+                (Some(Some(placement)), _) => placement,
                 // It can't be read: the last known one stays, and without one nobody may have it.
-                (Some(None), Some(last)) => last.rule.clone(),
-                (Some(None), None) => NamespaceRule::nowhere(),
-                (None, _) => NamespaceRule::default(),
+                (Some(None), Some(last)) => last.placement.clone(),
+                (Some(None), None) => Placement::Require(BTreeSet::new()),
+                (None, _) => Placement::default(),
             };
             let used = known.get(&name).is_none_or(|known| known.used);
-            known.insert(name, Known { rule, exists, used });
+            let entry = Known {
+                placement,
+                exists,
+                used,
+            };
+            known.insert(name, entry);
         }
         Ok(())
     }

@@ -42,6 +42,7 @@ pub(super) fn lane(priority: i16, due_in: u64) -> DueLane {
         head: 1,
         visible_after: at(i64::try_from(due_in).unwrap()),
         due_in: Duration::from_millis(due_in),
+        paused: false,
     }
 }
 
@@ -233,4 +234,31 @@ fn a_route_whose_claims_find_no_place_rests_longer_each_time() {
     assert_eq!(lanes.next_rested(now), Some(now + REST_MAX));
     lanes.rest(&BTreeSet::new(), now + REST_MAX * 3);
     assert_eq!(lanes.next_rested(now), None, "placed since: forgotten");
+}
+
+#[test]
+fn a_paused_route_is_no_reason_to_look_until_a_scan_finds_it_open() {
+    let (mut lanes, now) = (Lanes::default(), Instant::now());
+    let one = |route, due_in, paused| DueLane {
+        route,
+        paused,
+        ..lane(1, due_in)
+    };
+    assert!(
+        lanes.note_route(1, false, now),
+        "nobody knows of a pause yet"
+    );
+    let seen = [one(1, 0, true), one(2, 0, false), one(3, 9, true)];
+    let next = lanes.note_due(&due(&seen), now);
+    assert_eq!(next, None, "what is paused is not waited for");
+    assert_eq!(lanes.routes(), BTreeSet::from([2]));
+    assert!(!lanes.note_route(1, true, now));
+    assert_eq!(lanes.routes(), BTreeSet::from([2]));
+    lanes.note_due(&due(&[one(1, 0, false)]), now);
+    assert_eq!(lanes.routes(), BTreeSet::from([1, 2]));
+    assert!(lanes.note_route(1, false, now));
+    // What operators changed may be about a route without rows, which no scan sees.
+    assert!(!lanes.note_route(3, false, now));
+    lanes.forget_pauses();
+    assert!(lanes.note_route(3, false, now));
 }

@@ -11,7 +11,7 @@ pub enum Gate {
     Due,
     /// Nothing holds it.
     Hold,
-    /// Neither its namespace nor its route is paused.
+    /// No pause covers it.
     Pause,
     /// Neither the quota of its namespace nor that of its route is used up.
     Quota,

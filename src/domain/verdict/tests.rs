@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::pause::Address;
 use crate::domain::placement::Placement;
 use crate::domain::quota::{Limited, Usage};
 use crate::domain::scope::{FrameLimits, Namespaces, Scope};
@@ -36,6 +37,20 @@ fn route(placement: Placement, pin: &str) -> Route {
         node: pin.into(),
         placement,
         ..Route::default()
+    }
+}
+
+/// A pause of this route's queue.
+fn pause(route: &Route, by: &str, reason: &str) -> Pause {
+    Pause {
+        address: Address {
+            task_queue: Some(route.task_queue.clone()),
+            ..Address::default()
+        },
+        reason: reason.into(),
+        by: by.into(),
+        since: at(3),
+        cancel_running: false,
     }
 }
 
@@ -161,17 +176,29 @@ fn usage(quota: i32) -> Usage {
 
 #[test]
 fn the_order_of_the_gates() {
-    let paused = Route {
-        paused: Some(Paused::Route),
-        ..route(Placement::Anywhere, "")
-    };
+    let route = route(Placement::Anywhere, "");
+    let pauses = [
+        pause(&route, "olga", ""),
+        Pause {
+            address: Address::default(),
+            ..pause(&route, "", "flood")
+        },
+        Pause {
+            address: Address {
+                task_type: Some("other".into()),
+                ..Address::default()
+            },
+            ..pause(&route, "", "")
+        },
+    ];
     let (spare, used) = (usage(50), usage(40));
     assert_eq!(
         Verdict::QuotaUsed(used).sentence(),
         "the quota of its route: 40 of 40 used"
     );
     let facts = Facts {
-        route: &paused,
+        route: &route,
+        pauses: &pauses,
         stage: Stage::Ready {
             due_at: Some(at(9)),
             hold: 3,
@@ -186,10 +213,14 @@ fn the_order_of_the_gates() {
         [
             "not_due",
             "held",
-            "route_paused",
+            "paused",
             "quota_used_up",
             "no_live_workers"
         ]
+    );
+    assert_eq!(
+        all[2].sentence(),
+        "it does not start: queue q, paused by olga since 2027-01-15T08:00:03.000Z; everything, paused since 2027-01-15T08:00:03.000Z (flood)"
     );
     assert_eq!(judge(&facts), Verdict::NotDue(at(9)));
     let told: Vec<Option<bool>> = gates(&all)
@@ -208,6 +239,7 @@ fn the_order_of_the_gates() {
 fn what_is_claimed_or_has_ended_stands_at_one_gate() {
     let route = route(Placement::Anywhere, "");
     let facts = |stage| Facts {
+        pauses: &[],
         route: &route,
         stage,
         groups: &[],
@@ -235,12 +267,13 @@ fn what_is_claimed_or_has_ended_stands_at_one_gate() {
     );
 
     let all = stops(&facts(Stage::Ended {
-        state: "done".into(),
+        state: "cancelled".into(),
         at: at(2),
+        class: Some("cancel_ignored".into()),
     }));
     assert_eq!(
         all[0].sentence(),
-        "it has ended as done at 2027-01-15T08:00:02.000Z"
+        "it has ended as cancelled (cancel_ignored) at 2027-01-15T08:00:02.000Z"
     );
     assert_eq!(
         gates(&all)
@@ -278,10 +311,8 @@ fn any_route() -> impl Strategy<Value = Route> {
         Just(Placement::Require(set(&["a", "b"]))),
     ];
     let pin = prop::sample::select(vec!["", "a", "c"]);
-    let paused = prop::sample::select(vec![None, Some(Paused::Namespace), Some(Paused::Route)]);
-    (placement, pin, paused, any::<bool>()).prop_map(|(placement, pin, paused, undeclared)| Route {
+    (placement, pin, any::<bool>()).prop_map(|(placement, pin, undeclared)| Route {
         undeclared,
-        paused,
         ..route(placement, pin)
     })
 }
@@ -293,9 +324,11 @@ proptest! {
         groups in prop::collection::vec(any_group(), 0..5),
         due in prop::option::of(0i64..9),
         hold in 0i16..8,
+        paused in any::<bool>(),
     ) {
         let stage = Stage::Ready { due_at: due.map(at), hold };
-        let facts = Facts { route: &route, stage, groups: &groups, quotas: &[] };
+        let pauses: Vec<Pause> = paused.then(|| pause(&route, "", "")).into_iter().collect();
+        let facts = Facts { route: &route, stage, pauses: &pauses, groups: &groups, quotas: &[] };
         let (all, verdict) = (stops(&facts), judge(&facts));
         let closed: Vec<Gate> = gates(&all)
             .into_iter()

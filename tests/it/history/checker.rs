@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use fencepost::worker::Outcome;
 use fencepost::worker::ledger::{Answer, Run};
 
-use crate::support::tasks::{DONE, FAILED};
+use crate::support::tasks::{CANCELLED, DONE, FAILED};
 
 /// All that is known after a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// The producers' own list.
     pub enqueued: Vec<i64>,
+    /// Tasks that somebody may have asked to cancel.
+    pub asked: BTreeSet<i64>,
     /// The budget of each task.
     pub max_attempts: i32,
     /// Unfinished tasks.
@@ -69,11 +71,14 @@ pub enum Rule {
     LiveOrEnded,
     /// Nothing is there that nobody enqueued.
     NothingFromNowhere,
+    /// No task ends as cancelled that nobody asked to cancel.
+    CancelledIsAsked,
     /// The failed ones, and only they, are dead letters.
     FailedIsDead,
     /// No attempt beyond the budget, on the wire or in the tables.
     WithinBudget,
-    /// Attempts in the failures that spend one grow by one with the fences, up to that of the end.
+    /// Attempts in the failures that spend one grow by one with the fences, up to that of the end; a cancelled task may
+    /// have failed once more, which leaves no failure.
     AttemptsAddUp,
     /// What the wire calls attempt n has n − 1 spent before it.
     WireCounts,
@@ -106,6 +111,11 @@ pub fn check(history: &History) -> BTreeMap<Rule, i64> {
             Rule::FailedIsDead,
             end.id,
             (end.state == FAILED) == dead.contains(&end.id),
+        );
+        must(
+            Rule::CancelledIsAsked,
+            end.id,
+            end.state != CANCELLED || history.asked.contains(&end.id),
         );
         must(
             Rule::WithinBudget,
@@ -147,11 +157,12 @@ pub fn check(history: &History) -> BTreeMap<Rule, i64> {
     for (id, failures) in &mut failures {
         failures.sort_by_key(|failed| failed.fence);
         let end = ends.get(id);
-        must(
-            Rule::OneSettleAFence,
-            *id,
-            failures.windows(2).all(|two| two[0].fence < two[1].fence),
-        );
+        // A re-armed delivery may still report while nobody else has claimed the task, which a pause makes long.
+        let settled = failures.iter().filter(|failed| !failed.leaves_open());
+        let mut fences: Vec<i32> = settled.map(|failed| failed.fence).collect();
+        let settles = fences.len();
+        fences.dedup();
+        must(Rule::OneSettleAFence, *id, fences.len() == settles);
         let done = end
             .filter(|end| end.state == DONE)
             .and_then(|end| end.fence);
@@ -188,7 +199,8 @@ pub fn check(history: &History) -> BTreeMap<Rule, i64> {
         must(
             Rule::AttemptsAddUp,
             end.id,
-            usize::try_from(end.attempt) == Ok(spent),
+            usize::try_from(end.attempt)
+                .is_ok_and(|told| told == spent || (end.state == CANCELLED && told == spent + 1)),
         );
     }
 
@@ -220,8 +232,10 @@ pub fn check(history: &History) -> BTreeMap<Rule, i64> {
                     let first = *successes.entry(id).or_insert(token);
                     must(Rule::OneSuccess, id, first == token);
                 }
-                let done = ended_by_it && end.is_some_and(|end| end.state == DONE);
-                must(Rule::AnswersHold, id, recorded == done);
+                // The report of a success ends a task that is being cancelled too, as cancelled.
+                let counts = |state| state == DONE || state == CANCELLED;
+                let ended = ended_by_it && end.is_some_and(|end| counts(end.state));
+                must(Rule::AnswersHold, id, recorded == ended);
             }
             Some(Outcome::Retryable | Outcome::Terminal) if recorded => {
                 let row = failures
@@ -229,7 +243,8 @@ pub fn check(history: &History) -> BTreeMap<Rule, i64> {
                     .into_iter()
                     .flatten()
                     .any(|failed| i64::from(failed.fence) == run.fence);
-                must(Rule::AnswersHold, id, row);
+                let cancelled = ended_by_it && end.is_some_and(|end| end.state == CANCELLED);
+                must(Rule::AnswersHold, id, row || cancelled);
             }
             _ => {}
         }
@@ -267,6 +282,7 @@ mod tests {
         };
         History {
             enqueued: vec![1, 2, 3],
+            asked: BTreeSet::new(),
             max_attempts: 3,
             live: vec![3],
             ends: vec![
@@ -322,12 +338,31 @@ mod tests {
         assert_eq!(broken(|h| h.dead.clear()), [FailedIsDead]);
         assert_eq!(broken(|h| h.dead.push(3)), [FailedIsDead]);
         assert_eq!(broken(|h| h.max_attempts = 1), [WithinBudget]);
+        // Task 1 was cancelled while its last delivery ran.
+        let cancel = |h: &mut History| {
+            h.ends[0].state = CANCELLED;
+            h.asked.insert(1);
+        };
+        assert_eq!(broken(cancel), []);
+        assert_eq!(broken(|h| h.ends[0].state = CANCELLED), [CancelledIsAsked]);
+        let fails_once_more = |attempt| {
+            move |h: &mut History| {
+                cancel(h);
+                h.ends[0].attempt = attempt;
+                h.runs[2].outcome = Some(Outcome::Retryable);
+            }
+        };
+        assert_eq!(broken(fails_once_more(2)), []);
+        assert_eq!(broken(fails_once_more(3)), [AttemptsAddUp]);
         assert_eq!(broken(|h| h.ends[0].attempt = 2), [AttemptsAddUp]);
         assert_eq!(broken(|h| h.ends[1].attempt = 0), [AttemptsAddUp]);
         assert_eq!(broken(|h| h.failures[2].attempt = 2), [AttemptsAddUp]);
         assert_eq!(broken(|h| h.runs[1].attempt = 3), [WireCounts]);
         assert_eq!(
-            broken(|h| h.failures.push(h.failures[1].clone())),
+            broken(|h| h.failures.push(Failed {
+                how: "not_accepted".into(),
+                ..h.failures[0].clone()
+            })),
             [OneSettleAFence]
         );
         // The delivery that did the task was also put back for another try.

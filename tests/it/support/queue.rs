@@ -6,6 +6,7 @@ use deadpool_postgres::GenericClient;
 use fencepost::domain::id::{DispatcherId, TaskId, Token};
 use fencepost::domain::outcome::Failure;
 use fencepost::domain::settlement::Move;
+use fencepost::store::cancel::{self, CancelAnswer, How};
 use fencepost::store::claim::{self, ClaimRequest, Deadlines, LaneRequest};
 use fencepost::store::settle::{Completion, Missed, Return, Verdict};
 use fencepost::store::{Client, Pool, dispatchers, settle};
@@ -208,10 +209,9 @@ impl Queue {
             .is_empty()
     }
 
-    pub async fn cancel(&self, id: TaskId) -> Option<settle::CancelAnswer> {
+    pub async fn cancel(&self, id: TaskId) -> Option<CancelAnswer> {
         let client = self.client().await;
-        let grace = Duration::from_secs(30);
-        let answers = settle::cancel(&client, &[id], grace, "no longer wanted").await;
+        let answers = cancel::cancel(&client, &[id], &how()).await;
         answers.unwrap().pop()
     }
 
@@ -321,6 +321,15 @@ impl Queue {
     /// Holds what must be true of the tables whenever no transaction is open.
     pub async fn assert_sound(&self) {
         assert_sound(&self.client().await).await;
+    }
+}
+
+/// How tests cancel.
+pub fn how() -> How {
+    How {
+        grace: Duration::from_secs(30),
+        reason: "no longer wanted".into(),
+        only: None,
     }
 }
 

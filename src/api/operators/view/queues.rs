@@ -47,7 +47,7 @@ pub struct QueueView {
     pub declared: bool,
     /// `wait` or `strict`.
     pub unserved: String,
-    /// Whether it or its namespace is paused.
+    /// Whether a pause covers it.
     pub paused: bool,
     /// Its tasks that may be claimed at the same time over all replicas.
     pub max_in_flight: Option<i32>,
