@@ -219,13 +219,17 @@ begin
             'error_class', ended.error_class,
             'error_message', ended.error_message,
             'result_type', case when with_result then ended.result_type end,
+            -- retention leaves the type and takes the bytes
+            'result_expired', case
+                when with_result and ended.result_type is not null and ended.result is null then true
+            end,
             'result_base64', case
                 when with_result and ended.result_type <> 'application/json' then encode(ended.result, 'base64')
             end
         )
     ) || case
         -- beside the others, since a null, or one inside, is a value
-        when with_result and ended.result_type = 'application/json'
+        when with_result and ended.result_type = 'application/json' and ended.result is not null
             then jsonb_build_object('result', convert_from(ended.result, 'UTF8')::jsonb)
         else '{}'
     end;

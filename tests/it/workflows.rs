@@ -713,3 +713,44 @@ async fn the_continuation_gets_what_the_members_came_to_as_far_as_it_fits() {
     );
     queue.assert_sound().await;
 }
+
+#[tokio::test]
+async fn a_result_that_is_kept_no_longer_is_no_null_to_the_continuation() {
+    const NEXT: &str = "continuation => '{\"task_queue\": \"next\", \"task_type\": \"sum\"}'";
+    let queue = Queue::new().await;
+    let mut client = queue.client().await;
+    queue
+        .number("select fencepost.declare_queue('q', 't')::bigint")
+        .await;
+    let flow = start(&client, 2, NEXT).await;
+    let tokens = queue.claim(2).await;
+    let done = |token, result: &'static str| settle::Completion {
+        result: Some((result.into(), "application/json".into())),
+        ..success(token)
+    };
+    settle::complete(&client, &[done(tokens[0], "7")])
+        .await
+        .unwrap();
+    // As retention does while the run goes on.
+    queue
+        .execute("update fencepost.outcome set result = null")
+        .await;
+    settle::complete(&client, &[done(tokens[1], "null")])
+        .await
+        .unwrap();
+    tend(&mut client, flow.run).await;
+    let input = continued(&queue, flow.run).await;
+    let members = input["members"].as_array().unwrap();
+    let told = members.iter().map(|member| {
+        (
+            member.get("result").cloned(),
+            member.get("result_expired").cloned(),
+        )
+    });
+    let told: Vec<_> = told.collect();
+    assert_eq!(
+        told,
+        [(None, Some(true.into())), (Some(().into()), None)],
+        "{input}"
+    );
+}
