@@ -31,4 +31,4 @@ pub use fitness::{BootTime, Fitness};
 pub use hub::{CurrentHub, DATABASE_DEADLINE, Hub, Settings, Tenants};
 pub use in_flight::{Delivery, InFlight, Origin};
 pub use runs::Runs;
-pub use wakes::Wakes;
+pub use wakes::{Awaited, Wakes};

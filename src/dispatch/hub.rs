@@ -1,7 +1,7 @@
 //! What the loops of one term share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -15,7 +15,7 @@ use super::in_flight::InFlight;
 use super::lanes::Learned;
 use super::routes::Routes;
 use super::settler::Settler;
-use super::wakes::Wakes;
+use super::wakes::{Awaited, Wakes};
 use crate::domain::id::DispatcherId;
 use crate::domain::pause::Pause;
 use crate::domain::placement::Nodes;
@@ -139,7 +139,7 @@ pub struct Hub {
     /// The workers of other replicas, as of their last beats; the last known state while the database is away.
     pub elsewhere: RwLock<Vec<RemoteGroup>>,
     /// Whether somebody waits at another replica for the end of a task, as of its last word.
-    pub awaited_elsewhere: AtomicBool,
+    pub awaited_elsewhere: Awaited,
     /// What operators have paused, as of the last look; the last known state while the database is away.
     pub pauses: RwLock<Vec<Pause>>,
     /// Somebody has ordered something: the rows that say what are to be read before the next beat.
@@ -180,7 +180,7 @@ impl Hub {
             wakes,
             draining: watch::Sender::new(false),
             elsewhere: RwLock::default(),
-            awaited_elsewhere: AtomicBool::new(false),
+            awaited_elsewhere: Awaited::default(),
             pauses: RwLock::default(),
             orders: Notify::new(),
             ended: CancellationToken::new(),

@@ -1,6 +1,7 @@
 //! Every reason to look, gathered in one place for one reader.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -94,5 +95,59 @@ impl Wakes {
     /// Waits until something comes up; what came since the last wait counts.
     pub async fn wait(&self) {
         self.notify.notified().await;
+    }
+}
+
+/// Whether somebody waits at another replica for the end of a task, as beats read it and as notifications say before the
+/// next beat.
+#[derive(Debug, Default)]
+pub struct Awaited(AtomicU8);
+
+impl Awaited {
+    const HOLDS: u8 = 1;
+    /// Said since the last beat began to read.
+    const TOLD: u8 = 2;
+
+    /// Whether somebody does.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::HOLDS != 0
+    }
+
+    /// Somebody begins to.
+    pub fn told(&self) {
+        self.0.store(Self::HOLDS | Self::TOLD, Ordering::Relaxed);
+    }
+
+    /// A beat is about to look.
+    pub fn reading(&self) {
+        self.0.fetch_and(!Self::TOLD, Ordering::Relaxed);
+    }
+
+    /// What the beat has seen. It is older than a word that came meanwhile, which stands until the next beat.
+    pub fn read(&self, awaited: bool) {
+        let seen = |state| (state & Self::TOLD == 0).then_some(u8::from(awaited));
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, seen)
+            .ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beat_undoes_no_word_that_came_while_it_looked() {
+        let awaited = Awaited::default();
+        awaited.reading();
+        awaited.told();
+        awaited.read(false);
+        assert!(awaited.holds());
+        awaited.reading();
+        awaited.read(false);
+        assert!(!awaited.holds());
+        awaited.read(true);
+        assert!(awaited.holds());
     }
 }

@@ -4,7 +4,6 @@
 //! All of it is advice: whoever waits polls.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -66,7 +65,7 @@ async fn tell_ends(hub: &Hub) {
     let mut settled = hub.settler.settled();
     let own = hub.dispatcher;
     while settled.changed().await.is_ok() {
-        if !hub.awaited_elsewhere.load(Ordering::Relaxed) {
+        if !hub.awaited_elsewhere.holds() {
             continue;
         }
         let told = run_on(hub, move |client| {

@@ -1,7 +1,6 @@
 //! The heartbeat: proves this replica alive, judges the others, takes up orders that came as rows.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -78,6 +77,7 @@ async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
     let was_fit = hub.fitness.allows(sent);
     let (dispatcher, draining) = (hub.dispatcher, hub.is_draining());
     let deadline = DATABASE_DEADLINE.min(hub.settings.dead_after / 3);
+    hub.awaited_elsewhere.reading();
     let (groups, workers) = (hub.fleet.groups(Instant::now()), hub.fleet.workers());
     let seen = hub
         .pool
@@ -104,7 +104,7 @@ async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
     }
     let awaited = |other: &Dispatcher| other.awaiting && other.id != dispatcher;
     let awaited = seen.alive.iter().any(awaited);
-    hub.awaited_elsewhere.store(awaited, Ordering::Relaxed);
+    hub.awaited_elsewhere.read(awaited);
     let before = std::mem::replace(&mut *hub.elsewhere.write(), seen.elsewhere.clone());
     if before != seen.elsewhere {
         // A preferred worker may have come or gone somewhere.

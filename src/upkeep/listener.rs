@@ -1,7 +1,6 @@
 //! Turns notifications into wakes. They are advice: when the connection is silent or gone, polling goes on.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -82,7 +81,7 @@ fn take_up(hub: &Hub, payload: &str) {
         "redrive" => return hub.wakes.redrive(),
         "settings" => return hub.wakes.settings(),
         "orders" => return hub.orders.notify_one(),
-        "awaiting" => return hub.awaited_elsewhere.store(true, Ordering::Relaxed),
+        "awaiting" => return hub.awaited_elsewhere.told(),
         "ended" => return hub.wakes.ended_elsewhere(),
         _ => {}
     }
