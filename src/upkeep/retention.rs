@@ -68,6 +68,8 @@ impl Kind {
 struct Line {
     kind: Kind,
     breaker: Breaker,
+    /// Its last batch was full: it goes on right away, alone but for its like.
+    more: bool,
 }
 
 /// What this replica remembers from batch to batch.
@@ -75,6 +77,8 @@ struct Line {
 struct Keeper {
     settings: Settings,
     lines: Vec<Line>,
+    /// When the last round over all kinds began.
+    all_at: Option<Instant>,
     /// Where the walk over dispatch keys has come to; a hint.
     keys_after: TaskId,
 }
@@ -111,10 +115,12 @@ impl Keeper {
         let lines = kinds.into_iter().map(|kind| Line {
             kind,
             breaker: Breaker::default(),
+            more: false,
         });
         Self {
             settings,
             lines: lines.collect(),
+            all_at: None,
             keys_after: 0,
         }
     }
@@ -130,28 +136,37 @@ impl Keeper {
         })
     }
 
-    /// A batch of each kind. True: there is more to do right away.
+    /// A batch of each kind, or, well within the interval after that, of those whose last one was full. True: there is
+    /// more to do right away.
     async fn round(&mut self, hub: &Hub) -> bool {
-        let mut more = false;
+        let now = Instant::now();
+        let recent = |at: Instant| now - at < self.settings.interval / 2;
+        let rest = self.all_at.is_some_and(recent);
+        if !rest {
+            self.all_at = Some(now);
+        }
         for index in 0..self.lines.len() {
-            let Some(kind) = self.ready(index) else {
+            let Some(kind) = self.ready(index, rest) else {
                 continue;
             };
             let begun = Instant::now();
             let done = self.batch(hub, kind).await;
-            if let Ok(full) = &done {
-                more |= full;
-            }
             if let Some(line) = self.lines.get_mut(index) {
+                line.more = done.as_ref().is_ok_and(|full| *full);
                 line.judge(done, begun);
             }
         }
-        more
+        self.lines.iter().any(|line| line.goes_on(Instant::now()))
     }
 
-    fn ready(&self, index: usize) -> Option<Kind> {
-        let line = self.lines.get(index)?;
-        line.breaker.allows(Instant::now()).then_some(line.kind)
+    fn ready(&self, index: usize, rest: bool) -> Option<Kind> {
+        let (line, now) = (self.lines.get(index)?, Instant::now());
+        let ready = if rest {
+            line.goes_on(now)
+        } else {
+            line.breaker.allows(now)
+        };
+        ready.then_some(line.kind)
     }
 
     /// One batch. True: it was full.
@@ -210,6 +225,10 @@ impl Keeper {
 }
 
 impl Line {
+    fn goes_on(&self, now: Instant) -> bool {
+        self.more && self.breaker.allows(now)
+    }
+
     /// Says once that this kind rests, and once that it is well again.
     fn judge(&mut self, done: Result<bool, Error>, begun: Instant) {
         let now = Instant::now();
