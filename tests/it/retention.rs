@@ -442,6 +442,11 @@ async fn a_lease_has_one_holder_at_a_time() {
     kept.plain.execute(over, &[]).await.unwrap();
     assert!(take(2).await);
     assert!(!take(1).await);
+    // Of a holder that is gone, from before the clock stepped back.
+    let ahead = "update fencepost.lease set until = now() + interval '1 year'";
+    kept.plain.execute(ahead, &[]).await.unwrap();
+    assert!(take(1).await);
+    assert!(!take(2).await);
 }
 
 /// What a replica does by itself.
