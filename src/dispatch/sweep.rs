@@ -3,11 +3,14 @@
 //! A sweep never claims what it cannot place: without a free slot it sends no statement. It learns which lanes
 //! have work from wakes and, at least once a poll interval, from a scan over the claim index.
 
+mod pace;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use self::pace::{BUSY_POLL, pace};
 use super::deliver;
 use super::direct::{self, Waiting};
 use super::fitness::BootTime;
@@ -30,14 +33,8 @@ const HELD_BACK: Duration = Duration::from_secs(2);
 /// Waits after the database failed.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// Shortest time between two looks at the whole claim index.
-const SCAN_PAUSE: Duration = Duration::from_millis(5);
-/// Nobody tells a replica that does not sleep of new work, so it looks for tenants that have begun to wait this often.
-const BUSY_POLL: Duration = Duration::from_millis(50);
 /// Lanes that one look takes in: some five milliseconds.
 const SCAN_LANES: i32 = 1000;
-/// Such looks take at most one part in this many of the time.
-const SCAN_SHARE: u32 = 10;
 
 /// What one look came to.
 enum Found {
@@ -323,17 +320,16 @@ impl Sweeper {
             .filter(|_| page.more)
             .map(|lane| (lane.route, lane.priority));
         self.due_seen = page.lanes.iter().any(DueLane::is_open);
-        let poll = self.jittered_poll();
-        let poll = if self.busy < BUSY_SWEEPS {
-            poll
+        let next = self.lanes.note_due(&page, now);
+        let next = if page.more {
+            Some(Duration::ZERO)
         } else {
-            poll.min(BUSY_POLL)
+            next
         };
-        let next = self.lanes.note_due(&page, now).unwrap_or(poll);
-        let next = if page.more { Duration::ZERO } else { next };
-        let pause = ((now - started) * SCAN_SHARE).clamp(SCAN_PAUSE, poll);
+        let is_busy = self.busy >= BUSY_SWEEPS;
+        let (pause, next) = pace(now - started, next, is_busy, self.jittered_poll());
         self.scan_from = now + pause;
-        self.poll_at = now + next.clamp(pause, poll);
+        self.poll_at = now + next;
         Ok(())
     }
 

@@ -461,10 +461,11 @@ async fn a_noisy_neighbour_leaves_the_others_their_share() {
     let first = crowd
         .until(|starts| Some((first_of(starts, "b")?, first_of(starts, "c")?)))
         .await;
-    // Two runs of all slots, and the time until a busy replica looks for tenants that it knows nothing of.
+    // A run or two of all slots, and the time until a busy replica looks for tenants that it knows nothing of, which grows
+    // with the load on this machine; far from the backlog of 20,000 in any case.
     for place in [first.0, first.1] {
         assert!(
-            place >= before && place - seen.min(place) <= 5 * SLOTS,
+            place >= before && place - seen.min(place) <= 50 * SLOTS,
             "{first:?} from {before} or {seen} on"
         );
     }
