@@ -54,8 +54,8 @@ impl Lanes {
             granted
         });
         let free: Vec<u32> = free.collect();
-        self.forget_lines(demand);
         self.take_back();
+        self.forget_lines(demand);
         let (groups, waiting) = self.candidates(demand, &free, target, now);
         self.waiting = waiting;
         self.aged.clear();
