@@ -104,7 +104,16 @@ async fn sessions_have_their_settings_and_can_do_without() {
         .await
         .unwrap()
     };
+    // For the applications beside it.
+    let stricter = "do $$ begin
+            execute format('alter database %I set default_transaction_isolation = ''repeatable read''', current_database());
+        end $$";
+    db.connect().await.batch_execute(stricter).await.unwrap();
     let pool = db.pool();
+    assert_eq!(
+        setting(&pool, "transaction_isolation").await,
+        "read committed"
+    );
     assert_eq!(setting(&pool, "enable_seqscan").await, "off");
     assert_eq!(setting(&pool, "statement_timeout").await, "15s");
     assert_eq!(setting(&pool, "lock_timeout").await, "2s");
