@@ -7,4 +7,4 @@ mod session;
 
 pub use liveness::{Answer, Liveness, Silence};
 pub use roster::{Fleet, GroupDemand, Placed, Slot, Unplaced};
-pub use session::{Profile, Session, SessionId};
+pub use session::{Profile, Reply, Session, SessionId};

@@ -93,6 +93,8 @@ pub fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refusal) {
 /// Results. A success counts by its epoch alone, so it is settled even when its delivery is not known here; a
 /// failure of an unknown delivery is an old one and is superseded, and so is all that a caller no longer waits for.
 pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Vec<Reported>) {
+    // Before the slots are free: an idle worker that is to go goes with its answers.
+    let reply = session.reply();
     let tokens = || results.iter().map(|result| &result.token);
     let mut deliveries = hub.in_flight.finish(tokens());
     hub.in_flight.free_stuck(tokens());
@@ -127,7 +129,7 @@ pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Ve
             settlement,
             owner: None,
             worker: Some(origin(worker)),
-            reply: Some(session.clone()),
+            reply: Some(reply.clone()),
         });
     }
     if !answers.is_empty() {

@@ -22,7 +22,7 @@ use super::runs::Runs;
 use super::wakes::Wakes;
 use crate::domain::id::{DispatcherId, RouteId, Token};
 use crate::domain::settlement::Settlement;
-use crate::fleet::Session;
+use crate::fleet::Reply;
 use crate::store::Pool;
 use slow::SlowLane;
 use writer::Writer;
@@ -60,7 +60,7 @@ pub struct Report {
     /// The worker that had it, and its node.
     pub worker: Option<(String, String)>,
     /// Who waits for the answer.
-    pub reply: Option<Session>,
+    pub reply: Option<Reply>,
 }
 
 /// The way to the settler. Clones lead to the same one.

@@ -161,7 +161,7 @@ impl Fleet {
     }
 
     /// Takes up what operators ordered, by worker identity. Answers the sessions that are to go now: ordered to
-    /// drain, with nothing left.
+    /// drain, with nothing left and no answer to wait for.
     pub fn take_orders(&self, order: impl Fn(&str) -> Option<Order>) -> Vec<Session> {
         let mut roster = self.shared.roster.lock();
         let mut going = Vec::new();
@@ -176,7 +176,8 @@ impl Fleet {
                 member.order = ordered;
                 self.shared.changed.send_replace(());
             }
-            if ordered == Some(Order::Drain) && member.busy == 0 {
+            let idle = member.busy == 0 && !member.session.owes();
+            if ordered == Some(Order::Drain) && idle {
                 going.push(member.session.clone());
             }
         }

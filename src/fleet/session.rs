@@ -1,5 +1,8 @@
 //! One worker's session: what it serves, and the way to it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +38,7 @@ pub struct Session {
     pub id: SessionId,
     outbound: mpsc::Sender<DispatcherFrame>,
     end: CancellationToken,
+    owed: Arc<AtomicUsize>,
 }
 
 impl Session {
@@ -45,7 +49,12 @@ impl Session {
         outbound: mpsc::Sender<DispatcherFrame>,
         end: CancellationToken,
     ) -> Self {
-        Self { id, outbound, end }
+        Self {
+            id,
+            outbound,
+            end,
+            owed: Arc::default(),
+        }
     }
 
     /// Queues a frame for the stream. False: the stream has ended, or its reader is so far behind that it is
@@ -68,6 +77,21 @@ impl Session {
         sent.is_ok()
     }
 
+    /// An answer that the worker is to get.
+    #[must_use]
+    pub fn reply(&self) -> Reply {
+        self.owed.fetch_add(1, Ordering::Relaxed);
+        Reply {
+            session: self.clone(),
+        }
+    }
+
+    /// Whether answers to this worker are still out.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) > 0
+    }
+
     /// Ends the stream.
     pub fn end(&self) {
         self.end.cancel();
@@ -77,5 +101,31 @@ impl Session {
     #[must_use]
     pub fn ended(&self) -> &CancellationToken {
         &self.end
+    }
+}
+
+/// An answer that is owed to a worker until this is dropped: one that has nothing left to do is not sent away before.
+#[derive(Debug)]
+pub struct Reply {
+    session: Session,
+}
+
+impl Reply {
+    /// Where the answer goes.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Clone for Reply {
+    fn clone(&self) -> Self {
+        self.session.reply()
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.session.owed.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -669,13 +669,13 @@ async fn a_delayed_task_starts_when_it_is_due() {
 async fn a_delayed_task_behind_a_due_one_starts_when_it_is_due() {
     let stage = Stage::set(&[
         ("WAKE__LISTEN", "false"),
-        ("WAKE__POLL", "3s"),
+        ("WAKE__POLL", "6s"),
         ("WORKERS__ACCEPT_TIMEOUT", "1m"),
     ])
     .await;
     let _worker = stage.wide_worker(1000).await;
     // A poll interval ahead, so that they are known in time.
-    let ids = delay(&stage.db, (0..6).map(|nth| 3100 + 230 * nth)).await;
+    let ids = delay(&stage.db, (0..6).map(|nth| 6100 + 230 * nth)).await;
     let waiting = "select count(*) from fencepost.live where state = 0 and id <= $1";
     let mut steady = tokio::time::interval(Duration::from_millis(20));
     while stage
@@ -692,7 +692,7 @@ async fn a_delayed_task_behind_a_due_one_starts_when_it_is_due() {
     }
     for id in ids {
         let late = lateness(&stage.db, id).await;
-        assert!((0.0..1000.0).contains(&late), "{late} ms late");
+        assert!((0.0..4000.0).contains(&late), "{late} ms late");
     }
 }
 

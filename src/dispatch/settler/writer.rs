@@ -11,7 +11,7 @@ use crate::dispatch::hub::DATABASE_DEADLINE;
 use crate::domain::id::{RouteId, RunId, TaskId, Token};
 use crate::domain::outcome::Failure;
 use crate::domain::settlement::{Move, Settlement};
-use crate::fleet::Session;
+use crate::fleet::{Reply, SessionId};
 use crate::proto::worker::dispatcher_frame::Frame;
 use crate::proto::worker::{ResultAck, ResultAcks, Verdict as Answer};
 use crate::store::settle::{self, Completion, Goes, Missed, Return, Returned, Verdict};
@@ -183,12 +183,12 @@ pub fn said(error: &Error, what: &str) {
 /// Answers by session, so that each gets one frame.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
-    frames: HashMap<u64, (Session, Vec<ResultAck>)>,
+    frames: HashMap<SessionId, (Reply, Vec<ResultAck>)>,
 }
 
 impl Acks {
     pub(super) fn add(&mut self, report: &Report, recorded: bool) {
-        let Some(session) = &report.reply else { return };
+        let Some(reply) = &report.reply else { return };
         if !recorded {
             tracing::debug!(task = report.token.id, "report is superseded");
         }
@@ -202,15 +202,15 @@ impl Acks {
             verdict: verdict.into(),
         };
         self.frames
-            .entry(session.id)
-            .or_insert_with(|| (session.clone(), Vec::new()))
+            .entry(reply.session().id)
+            .or_insert_with(|| (reply.clone(), Vec::new()))
             .1
             .push(ack);
     }
 
     pub(super) fn send(self) {
-        for (session, acks) in self.frames.into_values() {
-            session.push(Frame::Acks(ResultAcks { acks }));
+        for (reply, acks) in self.frames.into_values() {
+            reply.session().push(Frame::Acks(ResultAcks { acks }));
         }
     }
 }

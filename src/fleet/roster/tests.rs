@@ -217,3 +217,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_idle_worker_that_is_ordered_to_go_waits_for_its_answers() {
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    join(&fleet, scope(&["a"], ""), 1, 1000);
+    let placed = fleet
+        .place(&route("a", ""), Nodes::Any, |_| 1, now)
+        .unwrap();
+    let going = || fleet.take_orders(|_| Some(Order::Drain)).len();
+    let reply = placed.session.reply();
+    assert_eq!(going(), 0, "it is busy");
+    drop(placed);
+    assert_eq!(going(), 0, "its result is not acknowledged");
+    let again = reply.clone();
+    drop(reply);
+    assert_eq!(going(), 0);
+    drop(again);
+    assert_eq!(going(), 1);
+}
