@@ -1,5 +1,5 @@
-//! The long run: replicas, workers and backends are killed at random under load, operators pause, resume and cancel
-//! meanwhile, and a checker reads what was recorded.
+//! The long run: replicas, workers and backends are killed at random under load, operators pause, resume, cancel and
+//! redrive meanwhile, and a checker reads what was recorded.
 
 mod checker;
 
@@ -267,6 +267,35 @@ impl Scene {
         fencepost(&self.test.url(), &command).await.status.success()
     }
 
+    /// Redrives all that is dead by then. The command may lose its connection, whether or not it has begun. True: it has.
+    async fn redrive(&self) -> bool {
+        let command = ["dead-letter", "redrive", "--all"];
+        fencepost(&self.test.url(), &command).await.status.success()
+    }
+
+    /// What redrives have made joins the list of what was enqueued, and of what was to be cancelled where that holds
+    /// for the first of its line: labels are handed on. Answers how many that are.
+    async fn take_in_redriven(&mut self) -> usize {
+        let made = "select task.id, task.origin from fencepost.task
+            inner join fencepost.dead_letter on dead_letter.redriven_as = task.id";
+        let made = self.db.query(made, &[]).await.unwrap();
+        for row in &made {
+            let (id, origin): (i64, i64) = (row.get(0), row.get(1));
+            self.enqueued.push(id);
+            if self.asked.contains(&origin) {
+                self.asked.insert(id);
+            }
+        }
+        made.len()
+    }
+
+    /// Whether nothing is left to do.
+    async fn is_over(&self) -> bool {
+        let left = "select (select count(*) from fencepost.live)
+            + (select count(*) from fencepost.redrive where state = 'running')";
+        count(&self.db, left).await == 0
+    }
+
     async fn pause(&mut self) {
         self.resume().await;
         let what = PAUSES[fastrand::usize(..PAUSES.len())];
@@ -349,7 +378,7 @@ async fn the_long_run_keeps_every_rule() {
 
     let start = Instant::now();
     let (mut workers, mut replicas, mut turn) = (0, 0, 0);
-    let (mut pauses, mut cancels) = (0, 0);
+    let (mut pauses, mut cancels, mut redrives) = (0, 0, 0);
     let mut strikes = tokio::time::interval(Duration::from_millis(350));
     strikes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while start.elapsed() < CHAOS && (scene.ended().await as f64) < CHAOS_SHARE * TASKS as f64 {
@@ -364,6 +393,7 @@ async fn the_long_run_keeps_every_rule() {
                 scene.pause().await;
                 pauses += 1;
             }
+            3 => redrives += usize::from(scene.redrive().await),
             _ => scene.resume().await,
         }
         match turn % 8 {
@@ -387,7 +417,7 @@ async fn the_long_run_keeps_every_rule() {
     }
     unruly.shutdown().await;
     let calm = Instant::now();
-    while count(&scene.db, "select count(*) from fencepost.live").await > 0 {
+    while !scene.is_over().await {
         assert!(
             calm.elapsed() < CALM,
             "unfinished:\n{}",
@@ -400,24 +430,25 @@ async fn the_long_run_keeps_every_rule() {
         worker.stop().await;
     }
 
+    let redriven = scene.take_in_redriven().await;
     let history = scene.history().await;
     let cancelled = history.ends.iter().filter(|end| end.state == CANCELLED);
     let cancelled = cancelled.count();
     println!(
-        "{} tasks, {cancelled} of them cancelled, {} starts, {} failures, {} dead letters; {workers} workers and {replicas} replicas killed, {pauses} pauses, {cancels} filters",
+        "{} tasks, {cancelled} of them cancelled, {} starts, {} failures, {} dead letters; {workers} workers and {replicas} replicas killed, {pauses} pauses, {cancels} filters, {redrives} redrives of {redriven} letters",
         history.ends.len(),
         history.runs.len(),
         history.failures.len(),
         history.dead.len(),
     );
-    assert_eq!(history.ends.len(), TASKS);
+    assert_eq!(history.ends.len(), TASKS + redriven);
     assert!(
         workers >= 4 && replicas >= 2,
         "too calm a run: {workers} workers, {replicas} replicas killed"
     );
     assert!(
-        pauses >= 3 && cancels >= 2 && cancelled > 0,
-        "too calm a run: {pauses} pauses, {cancels} filters, {cancelled} cancelled"
+        pauses >= 3 && cancels >= 2 && cancelled > 0 && redrives >= 2 && redriven > 0,
+        "too calm a run: {pauses} pauses, {cancels} filters, {cancelled} cancelled, {redrives} redrives of {redriven}"
     );
     let broken = check(&history);
     for (rule, task) in &broken {

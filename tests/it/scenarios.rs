@@ -17,6 +17,10 @@
 //! | nobody serves this | `unserved::*`, `why::*` |
 //! | kill the database under load | `outage::work_goes_on_by_itself_after_the_server_has_crashed_under_load`, `outage::backends_that_are_killed_twice_a_second_lose_nothing` |
 //! | LISTEN dies quietly | `outage::a_listener_that_falls_silent_is_found_and_made_anew` |
+//! | redrive keeps its rules | `redrives::*`, `dead_letters::*` |
+//! | unique races and one bad row | `of_many_who_enqueue_one_key_at_once_one_makes_the_task`; due rows are read where they are, so nothing is promoted: the nearest batch with a bad row is that of results, `lifecycle::an_invalid_result_ends_its_task_and_none_of_its_neighbours` |
+//! | throttled is not failed | not yet |
+//! | noisy neighbour, low priority is not for ever, dead holders under a quota | `tenants::*` |
 //! | drain | `a_worker_and_its_replica_drain_together`, `a_second_signal_ends_a_worker_at_once`, `frozen::a_second_signal_ends_a_replica_at_once`, `frozen::what_is_left_at_the_drain_deadline_is_taken_up_without_a_loss` |
 //! | all of them at random | `history::the_long_run_keeps_every_rule` |
 
@@ -39,7 +43,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
-use crate::lifecycle::Stage;
+use crate::lifecycle::{SHORT, Stage};
 use crate::support::queue::{MAX_LOSSES, assert_sound, failure, success};
 use crate::support::scripted_worker::{register, resuming, succeeded};
 use crate::support::tasks::{DONE, FAILED, count, ended, enqueue, enqueue_many, failures, live};
@@ -591,4 +595,59 @@ async fn a_second_signal_ends_a_worker_at_once() {
         "{:?}",
         asked.elapsed()
     );
+}
+
+/// Enqueues with the one key until told to stop; answers the tasks that were named, and how many of them are new.
+async fn enqueue_the_key(
+    db: tokio_postgres::Client,
+    stop: Arc<AtomicU32>,
+) -> (BTreeSet<i64>, usize) {
+    let call = "select task_id, created from fencepost.enqueue('q', 't', dispatch_key => 'k')";
+    let (mut named, mut created) = (BTreeSet::new(), 0);
+    while stop.load(Ordering::Relaxed) == 0 {
+        let row = db.query_one(call, &[]).await.unwrap();
+        named.insert(row.get(0));
+        created += usize::from(row.get::<_, bool>(1));
+    }
+    (named, created)
+}
+
+#[tokio::test]
+async fn of_many_who_enqueue_one_key_at_once_one_makes_the_task() {
+    const CLIENTS: usize = 64;
+    let test = TestDb::new().await;
+    let replica = Replica::start(&test.url(), SHORT).await;
+    let mut worker = ScriptedWorker::connect(&replica.url()).await;
+    let mut earlier = 0;
+    for _ in 0..2 {
+        let stop = Arc::new(AtomicU32::new(0));
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            clients.spawn(enqueue_the_key(test.connect().await, Arc::clone(&stop)));
+        }
+        // The holder of the key runs, waits for its retry, runs again and is done meanwhile.
+        let task = worker.accept_next().await;
+        worker.fail(&task, FailureKind::Retryable, "once").await;
+        let task = worker.accept_next().await;
+        assert_eq!(task.attempt, 2);
+        worker.succeed(&task, "1").await;
+        worker.recorded(&task).await;
+        stop.store(1, Ordering::Relaxed);
+        let (mut named, mut created) = (BTreeSet::new(), 0);
+        while let Some(client) = clients.join_next().await {
+            let (some, new) = client.unwrap();
+            named.extend(some);
+            created += new;
+        }
+        assert_eq!((named, created), (BTreeSet::from([task.task_id]), 1));
+        assert_ne!(task.task_id, earlier);
+        earlier = task.task_id;
+        // In the second round the key is one that nobody has to remember any more.
+        let db = test.connect().await;
+        db.batch_execute("update fencepost.dispatch_key set remember = '0'")
+            .await
+            .unwrap();
+        let tasks = "select count(*) from fencepost.tasks where state <> 'done'";
+        assert_eq!(count(&db, tasks).await, 0);
+    }
 }
