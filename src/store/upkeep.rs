@@ -9,6 +9,7 @@ use crate::domain::id::{DispatcherId, RouteId, TaskId, Token};
 
 const TRY_CHORES: &str = include_str!("../../sql/try_chores.sql");
 const FIND_ORPHANS: &str = include_str!("../../sql/find_orphans.sql");
+const FIND_LAST_DEATH: &str = include_str!("../../sql/find_last_death.sql");
 const FIND_OVERDUE: &str = include_str!("../../sql/find_overdue.sql");
 const FIND_CLAIMS: &str = include_str!("../../sql/find_claims.sql");
 const FIND_CANCELLED: &str = include_str!("../../sql/find_cancelled.sql");
@@ -43,6 +44,12 @@ pub async fn find_orphans(client: &impl GenericClient, limit: i32) -> Result<Vec
         gentle: row.get("gentle"),
     });
     Ok(orphans.collect())
+}
+
+/// When a replica was last declared dead or said goodbye, by a number that grows with the database's clock.
+pub async fn find_last_death(client: &impl GenericClient) -> Result<Option<i64>, Error> {
+    let statement = client.prepare_cached(FIND_LAST_DEATH).await?;
+    Ok(client.query_one(&statement, &[]).await?.get("died_at"))
 }
 
 /// A claimed row past its deadline.
