@@ -291,6 +291,8 @@ create table fencepost.workflow (
     paused jsonb,
     -- true once it has ended and no member is unfinished: then nobody has to look at it again
     settled boolean not null default false,
+    -- retention is taking it away, batch by batch: nobody is to see what is left of it
+    forgotten boolean not null default false,
     continuation jsonb,
     continued_as bigint,
     created_at timestamptz not null default clock_timestamp(),

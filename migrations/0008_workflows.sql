@@ -51,15 +51,15 @@ begin
         where newest.workflow_id = workflow
         order by newest.run_number desc
         limit 1;
-        if not found then
+        if not found or flow.forgotten then
             perform fencepost.refuse(
                 'FP032', 'workflow_not_found', 'workflow_id', format('there is no workflow %s.', workflow)
             );
         end if;
         select locked.* into flow from fencepost.workflow as locked where locked.run_id = flow.run_id for update;
-        -- A re-run may have come in while this waited.
+        -- While this waited retention may have taken the run, or a re-run may have come in.
         if
-            not exists (
+            found and not flow.forgotten and not exists (
                 select from fencepost.workflow as newer
                 where newer.workflow_id = workflow and newer.run_number > flow.run_number
             )
@@ -465,6 +465,7 @@ as $$
 declare
     flow fencepost.workflow;
     ids bigint[] := fencepost.new_ids(2);
+    named bigint;
 begin
     namespace := coalesce(namespace, 'default');
     if not fencepost.is_name(namespace) then
@@ -490,30 +491,43 @@ begin
         raise exception using
             errcode = 'serialization_failure', message = 'a concurrent transaction made this namespace first';
     end if;
-    if workflow_key is not null then
+    while workflow_key is not null loop
         insert into fencepost.workflow_key (namespace_id, key, workflow_id)
         values (flow.namespace_id, workflow_key, ids[1])
         on conflict do nothing;
-        if not found then
-            return query
-            select
-                known.workflow_id, known.run_id, known.state, false,
-                array(
-                    select member.task_id from fencepost.workflow_member as member
-                    where member.run_id = known.run_id order by member.ordinal
-                )
-            from fencepost.workflow_key as held
-            inner join fencepost.workflow as known on known.workflow_id = held.workflow_id
+        exit when found;
+        named := (
+            select held.workflow_id from fencepost.workflow_key as held
             where held.namespace_id = flow.namespace_id and held.key = workflow_key
-            order by known.run_number desc
-            limit 1;
-            if not found then
-                raise exception using
-                    errcode = 'serialization_failure', message = 'a concurrent transaction made this workflow first';
-            end if;
+        );
+        return query
+        select
+            known.workflow_id, known.run_id, known.state, false,
+            array(
+                select member.task_id from fencepost.workflow_member as member
+                where member.run_id = known.run_id order by member.ordinal
+            )
+        from fencepost.workflow as known
+        where known.workflow_id = named and not known.forgotten
+        order by known.run_number desc
+        limit 1;
+        if found then
             return;
         end if;
-    end if;
+        -- Retention has forgotten the workflow, and the key or soon the key: it is free.
+        update fencepost.workflow_key as held
+        set workflow_id = ids[1]
+        where
+            held.namespace_id = flow.namespace_id and held.key = workflow_key and held.workflow_id = named
+            and not exists (
+                select from fencepost.workflow as kept where kept.workflow_id = named and not kept.forgotten
+            );
+        exit when found;
+        if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+            raise exception using
+                errcode = 'serialization_failure', message = 'a concurrent transaction made this workflow first';
+        end if;
+    end loop;
     if continuation = 'null' then
         continuation := null;
     elsif continuation is not null then

@@ -259,3 +259,68 @@ begin
     return looked;
 end
 $$;
+
+-- Forgets runs of workflows that are settled and ended longer ago than `age`: at most so many rows in one call, a run
+-- with the last of its own. The first call that meets a run hides it, so that nobody sees or runs again what is left
+-- of it, and frees the caller's key with the last run of its workflow. Answers how many rows are gone; less than the
+-- batch: that was all.
+create function fencepost.forget_workflows(age interval, batch int) returns bigint
+language plpgsql
+as $$
+declare
+    chosen fencepost.workflow;
+    gone bigint := 0;
+    rows bigint;
+begin
+    loop
+        select workflow.* into chosen
+        from fencepost.workflow
+        where workflow.settled and workflow.ended_at < clock_timestamp() - age
+        order by workflow.ended_at
+        limit 1
+        for update skip locked;
+        if not found then
+            return gone;
+        end if;
+        update fencepost.workflow set forgotten = true where workflow.run_id = chosen.run_id and not workflow.forgotten;
+        delete from fencepost.workflow_key as known
+        where
+            known.workflow_id = chosen.workflow_id
+            and not exists (
+                select from fencepost.workflow as kept
+                where kept.workflow_id = chosen.workflow_id and not kept.forgotten
+            );
+        delete from fencepost.workflow_member as member
+        where
+            member.run_id = chosen.run_id
+            and member.ordinal = any(
+                array(
+                    select first.ordinal from fencepost.workflow_member as first
+                    where first.run_id = chosen.run_id
+                    order by first.ordinal
+                    limit batch - gone
+                )
+            );
+        get diagnostics rows = row_count;
+        gone := gone + rows;
+        delete from fencepost.workflow_event as event
+        where
+            event.run_id = chosen.run_id
+            and event.event_id = any(
+                array(
+                    select first.event_id from fencepost.workflow_event as first
+                    where first.run_id = chosen.run_id
+                    order by first.event_id
+                    limit batch - gone
+                )
+            );
+        get diagnostics rows = row_count;
+        gone := gone + rows;
+        if gone >= batch then
+            return gone;
+        end if;
+        delete from fencepost.workflow where workflow.run_id = chosen.run_id;
+        gone := gone + 1;
+    end loop;
+end
+$$;

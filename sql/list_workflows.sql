@@ -25,7 +25,8 @@ page as materialized (
     from looked
     inner join fencepost.namespace on namespace.namespace_id = looked.namespace_id
     where
-        ($1::text is null or namespace.name = $1::text)
+        not looked.forgotten
+        and ($1::text is null or namespace.name = $1::text)
         and ($2::text is null or looked.state = $2::text)
         and ($3::text is null or looked.name = $3::text)
     order by looked.run_id desc

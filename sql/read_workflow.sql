@@ -36,6 +36,7 @@ cross join
     ) as told
 where
     workflow.workflow_id = $1::bigint
+    and not workflow.forgotten
     and ($2::bigint is null or workflow.run_id = $2::bigint)
 order by workflow.run_number desc
 limit 1

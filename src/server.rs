@@ -123,6 +123,7 @@ impl From<&Config> for Settings {
                 history: config.retention.history,
                 results: config.retention.results,
                 dead_letters: config.retention.dead_letters,
+                workflows: config.retention.workflows,
             },
             beat: config.replica.beat,
             drain_timeout: config.replica.drain_timeout,

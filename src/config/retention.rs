@@ -19,6 +19,8 @@ pub struct Retention {
     pub results: Option<Duration>,
     /// Dead letters, from their death.
     pub dead_letters: Option<Duration>,
+    /// Runs of workflows with their events, from their end; a workflow's key goes with its last run.
+    pub workflows: Option<Duration>,
     /// Dispatch keys of new tasks, from the task's end; zero forgets one with that end. None keeps what is stored in
     /// the database.
     pub dispatch_keys: Option<Duration>,
@@ -35,6 +37,7 @@ impl Retention {
             history: reader.take("retention.history", Some(DAY * 14), &AGE),
             results: reader.take("retention.results", None, &AGE),
             dead_letters: reader.take("retention.dead_letters", Some(DAY * 90), &AGE),
+            workflows: reader.take("retention.workflows", Some(DAY * 14), &AGE),
             dispatch_keys: reader.take("retention.dispatch_keys", None, &OPTIONAL_SPAN),
         };
         let within = |age: Option<Duration>| {

@@ -14,6 +14,7 @@ const EXPIRE_RESULTS: &str = include_str!("../../sql/expire_results.sql");
 const EXPIRE_KEYS: &str = include_str!("../../sql/expire_keys.sql");
 const EXPIRE_DEAD_LETTERS: &str = include_str!("../../sql/expire_dead_letters.sql");
 const EXPIRE_REDRIVES: &str = include_str!("../../sql/expire_redrives.sql");
+const EXPIRE_WORKFLOWS: &str = include_str!("../../sql/expire_workflows.sql");
 const EXPIRE_ORDERS: &str = include_str!("../../sql/expire_orders.sql");
 
 /// Takes or renews the lease of a chore for this long. False: another replica has it.
@@ -116,6 +117,16 @@ pub async fn expire_dead_letters(client: &Client, keep: Duration, most: i32) -> 
 /// Forgets redrives that have been over for longer than `keep`, up to so many rows; answers how many.
 pub async fn expire_redrives(client: &Client, keep: Duration, most: i32) -> Result<i64, Error> {
     let statement = client.prepare_cached(EXPIRE_REDRIVES).await?;
+    let row = client
+        .query_one(&statement, &[&millis(keep), &most])
+        .await?;
+    Ok(row.get("gone"))
+}
+
+/// Forgets runs of workflows that ended longer ago than `keep` with all their members, up to so many rows; answers how
+/// many.
+pub async fn expire_workflows(client: &Client, keep: Duration, most: i32) -> Result<i64, Error> {
+    let statement = client.prepare_cached(EXPIRE_WORKFLOWS).await?;
     let row = client
         .query_one(&statement, &[&millis(keep), &most])
         .await?;

@@ -1,4 +1,4 @@
-//! What is kept no longer: days of history, results, dispatch keys, dead letters.
+//! What is kept no longer: days of history, results, dispatch keys, dead letters, workflows.
 //!
 //! One replica at a time does it, under a lease. Days leave as whole partitions; the rest goes in small batches, each a
 //! transaction of its own, so nothing waits long for any of it, and a crash leaves nothing that the next round does
@@ -37,6 +37,8 @@ pub struct Settings {
     pub results: Option<Duration>,
     /// Dead letters, after their death.
     pub dead_letters: Option<Duration>,
+    /// Runs of workflows, after their end.
+    pub workflows: Option<Duration>,
 }
 
 /// What goes.
@@ -47,6 +49,7 @@ enum Kind {
     Keys,
     DeadLetters,
     Redrives,
+    Workflows,
     Orders,
 }
 
@@ -58,6 +61,7 @@ impl Kind {
             Self::Keys => "dispatch keys",
             Self::DeadLetters => "dead letters",
             Self::Redrives => "redrives",
+            Self::Workflows => "workflows",
             Self::Orders => "orders for workers",
         }
     }
@@ -110,6 +114,7 @@ impl Keeper {
             Kind::Keys,
             Kind::DeadLetters,
             Kind::Redrives,
+            Kind::Workflows,
             Kind::Orders,
         ];
         let lines = kinds.into_iter().map(|kind| Line {
@@ -210,6 +215,15 @@ impl Keeper {
                 };
                 let gone = run_on(hub, move |client| {
                     Box::pin(retention::expire_redrives(client, keep, BATCH))
+                });
+                Ok(gone.await? >= i64::from(BATCH))
+            }
+            Kind::Workflows => {
+                let Some(keep) = settings.workflows else {
+                    return Ok(false);
+                };
+                let gone = run_on(hub, move |client| {
+                    Box::pin(retention::expire_workflows(client, keep, BATCH))
                 });
                 Ok(gone.await? >= i64::from(BATCH))
             }

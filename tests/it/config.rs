@@ -179,6 +179,7 @@ fn zero_is_refused_where_it_makes_no_sense() {
         "retention.history",
         "retention.results",
         "retention.dead_letters",
+        "retention.workflows",
     ];
     for key in refused {
         let given = given("", &[("DATABASE_URL", URL)], &[flag("--set", key, "0")]);
@@ -234,6 +235,7 @@ fn ages_are_durations_or_never_and_none_outlasts_what_it_hangs_on() {
     let (config, _) = load("").unwrap();
     assert_eq!(config.retention.history, Some(day * 14));
     assert_eq!(config.retention.dead_letters, Some(day * 90));
+    assert_eq!(config.retention.workflows, Some(day * 14));
     assert_eq!(
         (config.retention.results, config.retention.dispatch_keys),
         (None, None)

@@ -63,4 +63,5 @@ mod websocket;
 mod why;
 mod workflow_doors;
 mod workflow_replicas;
+mod workflow_retention;
 mod workflows;

@@ -555,10 +555,17 @@ async fn what_is_kept_for_ever_stays_and_one_replica_at_a_time_looks() {
             fence, priority, cause, error_class, settle_accepted, content_type, payload)
         values (1, 1, now() - interval '2 hours', now(), 1, 1, 0, 1, 1, 1, 'failed', 'oops', false, 'text/plain', '')";
     plain.execute(letter, &[]).await.unwrap();
+    // They end as they are staged, without a member.
+    let flows = "select fencepost.start_workflow(name => n::text) from generate_series(1, 2) as n";
+    plain.execute(flows, &[]).await.unwrap();
+    let older =
+        "update fencepost.workflow set ended_at = now() - interval '2 hours' where name = '1'";
+    plain.execute(older, &[]).await.unwrap();
     let settings = [
         ("RETENTION__INTERVAL", "50ms"),
         ("RETENTION__HISTORY", "never"),
         ("RETENTION__DEAD_LETTERS", "1h"),
+        ("RETENTION__WORKFLOWS", "1h"),
         ("RETENTION__DISPATCH_KEYS", "2h"),
     ];
     let replicas = [
@@ -572,6 +579,10 @@ async fn what_is_kept_for_ever_stays_and_one_replica_at_a_time_looks() {
     .await;
     eventually(PATIENCE, async || {
         (count(plain, "select count(*) from fencepost.redrive").await == 1).then_some(())
+    })
+    .await;
+    eventually(PATIENCE, async || {
+        (count(plain, "select count(*) from fencepost.workflow").await == 1).then_some(())
     })
     .await;
     let until = "select (extract(epoch from until) * 1000)::bigint from fencepost.lease";
