@@ -413,10 +413,7 @@ begin
     select marked.id, marked.redriven_as, null::text from marked;
 
     -- Advice for replicas that sleep, as at an enqueue.
-    if
-        exists (select from fencepost.dispatcher where dispatcher.sleeping and dispatcher.dead_at is null)
-        and current_setting('fencepost.notify', true) is distinct from 'off'
-    then
+    if fencepost.somebody_sleeps() then
         perform pg_notify('fencepost', due.route_id::text)
         from (select distinct given.route_id from unnest(routes) as given (route_id)) as due;
     end if;
@@ -461,6 +458,8 @@ declare
         when canary_share is not null and canary is null then 'canary_share'
     end;
 begin
+    forced := coalesce(forced, false);
+    clear_pin := coalesce(clear_pin, false);
     if fault is not null then
         perform fencepost.refuse(
             'FP042', 'invalid_redrive', fault,
@@ -480,7 +479,7 @@ begin
         filter, forced, clear_pin, rate, canary, canary_share, started_by, reason, total
     ) values (
         jsonb_strip_nulls(filter), forced, clear_pin, rate, canary, coalesce(canary_share, 0.5),
-        left(started_by, 200), left(reason, 4096), 0
+        coalesce(left(started_by, 200), ''), coalesce(left(reason, 4096), ''), 0
     ) returning redrive.redrive_id into redrive_id;
     insert into fencepost.redrive_item (redrive_id, letter_id)
     select redrive_id, letter.id from fencepost.dead_letter as letter
@@ -586,6 +585,9 @@ $$;
 -- batch or after it, and a crash leaves cursor, counts and tasks as they were together.
 create function fencepost.drive_redrive(redrive_id bigint, batch int) returns table (state text, took int)
 language plpgsql
+-- Of a table that has never been analysed the planner would read and sort all there is.
+set enable_bitmapscan = off
+set enable_seqscan = off
 as $$
 #variable_conflict use_variable
 declare
@@ -629,7 +631,7 @@ begin
     end if;
 
     with next_items as materialized (
-        select item.letter_id
+        select item.letter_id, item.ctid as place
         from fencepost.redrive_item as item
         where item.redrive_id = operation.redrive_id and item.letter_id > operation.cursor
         order by item.letter_id
@@ -643,7 +645,10 @@ begin
         update fencepost.redrive_item as item
         set task_id = answers.task_id, skipped = answers.refused
         from answers
-        where item.redrive_id = operation.redrive_id and item.letter_id = answers.letter_id
+        where
+            -- By their places, so that no plan looks at all items; nobody moves those of a locked redrive.
+            item.ctid = any(array(select next_items.place from next_items))
+            and item.letter_id = answers.letter_id
     )
     select
         count(*)::int as took,
@@ -677,6 +682,9 @@ $$;
 -- the last of its own. Answers how many rows are gone; less than the batch: that was all. The letters and tasks stay.
 create function fencepost.forget_redrives(age interval, batch int) returns bigint
 language plpgsql
+-- Of a table that has never been analysed the planner would read and sort all there is.
+set enable_bitmapscan = off
+set enable_seqscan = off
 as $$
 declare
     chosen bigint;
@@ -693,14 +701,14 @@ begin
         if not found then
             return gone;
         end if;
+        -- By their places, since a plan by keys may look at all items for each; nobody moves those of a locked redrive.
         delete from fencepost.redrive_item as item
         where
-            item.redrive_id = chosen
-            and item.letter_id = any(
+            item.ctid = any(
                 array(
-                    select first.letter_id from fencepost.redrive_item as first
+                    select first.ctid from fencepost.redrive_item as first
                     where first.redrive_id = chosen
-                    order by first.letter_id
+                    order by first.redrive_id, first.letter_id
                     limit batch - gone
                 )
             );

@@ -318,10 +318,14 @@ async fn the_pace_is_kept_and_a_pause_makes_no_burst() {
     let queue = Queue::new().await;
     queue.enqueue(400).await;
     bury(&queue.pool, "true").await;
-    let start = "select redrive_id from fencepost.start_redrive('{}', true, rate => 10)";
+    // One letter in ten seconds, so that a slow machine makes no second one due.
+    let start = "select redrive_id from fencepost.start_redrive('{}', true, rate => 0.1)";
     let id = queue.number(start).await;
     // Nothing is saved up at the start.
     assert_eq!(drive(&queue, id, 500).await, Some(("running".into(), 1)));
+    queue
+        .execute("update fencepost.redrive set rate = 10")
+        .await;
     let_pass(&queue, "1 hour").await;
     let (_, took) = drive(&queue, id, 500).await.unwrap();
     assert!(
@@ -476,7 +480,9 @@ async fn a_canary_that_dies_again_halts_the_rest_until_somebody_resumes_it() {
     assert_eq!(drive(&queue, id, 500).await, Some(("running".into(), 0)));
     let waits = "select count(*) from fencepost.redrive where detail = 'waits for the ends of 10 of the first 10'";
     assert_eq!(queue.number(waits).await, 1);
-    assert_eq!(drive(&queue, id, 500).await, None);
+    let later =
+        "select count(*) from fencepost.redrive where next_at = updated_at + interval '1 second'";
+    assert_eq!(queue.number(later).await, 1);
     end_canary(&queue, 6).await;
     let_pass(&queue, "2 seconds").await;
     assert_eq!(drive(&queue, id, 500).await, Some(("halted".into(), 0)));
@@ -576,4 +582,41 @@ async fn operators_start_list_stop_and_resume_by_commands() {
         .map(|one| one["redrive_id"].as_str().unwrap())
         .collect();
     assert_eq!(ids, HashSet::from([id]));
+}
+
+#[tokio::test]
+async fn a_batch_reads_no_more_items_than_it_takes() {
+    let queue = Queue::new().await;
+    queue.enqueue(1).await;
+    let mut client = queue.client().await;
+    client
+        .batch_execute(
+            "insert into fencepost.dead_letter (
+                id, origin, dead_at, enqueued_at, route_id, attempt, losses, epoch, fence, priority, cause,
+                error_class, settle_accepted, content_type, payload
+            )
+            select n, n, now(), now(), 1, 0, 0, 0, 1, 1, 'failed', 'oops', false, 'text/plain', 'x'
+            from generate_series(1, 20000) as n",
+        )
+        .await
+        .unwrap();
+    let id = queue
+        .number("select redrive_id from fencepost.start_redrive('{}', true)")
+        .await;
+    for call in [
+        format!("select took::bigint from fencepost.drive_redrive({id}, 100)"),
+        "select fencepost.forget_redrives('0', 100)".to_owned(),
+    ] {
+        let batch = client.transaction().await.unwrap();
+        let took: i64 = batch.query_one(&call, &[]).await.unwrap().get(0);
+        assert_eq!(took, 100, "{call}");
+        let read = "select (coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+            from pg_stat_xact_user_tables where relname = 'redrive_item'";
+        let read: i64 = batch.query_one(read, &[]).await.unwrap().get(0);
+        assert!(read < 1000, "{call}: {read} items were read");
+        batch.commit().await.unwrap();
+        queue
+            .execute("update fencepost.redrive set state = 'stopped'")
+            .await;
+    }
 }
