@@ -205,3 +205,25 @@ async fn a_key_that_is_let_go_names_one_new_workflow_whoever_comes() {
     let (other, _, created) = queue.waits(waiter, other, open.commit()).await;
     assert_eq!((other, created), (one, false));
 }
+
+#[tokio::test]
+async fn a_batch_reads_no_more_rows_than_it_takes() {
+    let queue = Queue::new().await;
+    let (_, run) = old(&queue, 1, "mode => 'all'").await;
+    let mut client = queue.client().await;
+    client
+        .batch_execute(&format!(
+            "insert into fencepost.workflow_member (run_id, ordinal, task_id, priority)
+            select {run}, n, n, 1 from generate_series(2, 20000) as n"
+        ))
+        .await
+        .unwrap();
+    let batch = client.transaction().await.unwrap();
+    let gone = "select fencepost.forget_workflows('1 hour', 100)";
+    let gone: i64 = batch.query_one(gone, &[]).await.unwrap().get(0);
+    assert_eq!(gone, 100);
+    let read = "select (coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+        from pg_stat_xact_user_tables where relname = 'workflow_member'";
+    let read: i64 = batch.query_one(read, &[]).await.unwrap().get(0);
+    assert!(read < 1000, "{read} members were read");
+}
