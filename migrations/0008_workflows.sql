@@ -167,9 +167,10 @@ declare
     results_fit boolean;
     members jsonb;
 begin
-    -- The least that a member takes: a list that can't fit is not made first.
+    -- The least that a member takes: a list that can't fit is not made first. Nor is one that takes so long that its
+    -- statement is cut off, and the run never ends.
     if (
-        select count(*) * 60 > payload_limit
+        select count(*) > least(payload_limit / 60, 50000)
         from fencepost.workflow_member as member
         where member.run_id = flow.run_id
     ) then
@@ -717,7 +718,7 @@ begin
     );
     ids := fencepost.new_ids(cardinality(anew));
     with copied as materialized (
-        select given.id, given.earlier_id, body.*
+        select given.id, body.*, before.priority
         from unnest(ids, anew) as given (id, earlier_id)
         cross join lateral (
             select
@@ -728,6 +729,12 @@ begin
             where task.id = given.earlier_id
             limit 1
         ) as body
+        cross join lateral (
+            select member.priority
+            from fencepost.workflow_member as member
+            where member.run_id = earlier.run_id and member.ordinal = body.ordinal
+            limit 1
+        ) as before
     ), bodies as (
         insert into fencepost.task (
             id, origin, enqueued_at, route_id, max_attempts, run_timeout_ms, heartbeat_timeout_ms,
@@ -742,19 +749,15 @@ begin
         from copied
     ), listed as (
         insert into fencepost.workflow_member (run_id, ordinal, task_id, priority)
-        select flow.run_id, copied.ordinal, copied.id, before.priority
+        select flow.run_id, copied.ordinal, copied.id, copied.priority
         from copied
-        inner join fencepost.workflow_member as before
-            on before.run_id = earlier.run_id and before.ordinal = copied.ordinal
     ), due as (
         insert into fencepost.live (id, route_id, priority, visible_after, start_by, run_timeout_ms, run_id)
         select
-            copied.id, copied.route_id, before.priority, clock_timestamp(),
+            copied.id, copied.route_id, copied.priority, clock_timestamp(),
             clock_timestamp() + copied.schedule_to_start_ms * interval '1 millisecond', copied.run_timeout_ms,
             flow.run_id
         from copied
-        inner join fencepost.workflow_member as before
-            on before.run_id = earlier.run_id and before.ordinal = copied.ordinal
     )
     select count(*) into staged from copied;
     if staged < cardinality(anew) then
@@ -764,14 +767,18 @@ begin
         );
     end if;
 
-    insert into fencepost.workflow_member (run_id, ordinal, task_id, priority)
-    select flow.run_id, before.ordinal, before.task_id, before.priority
-    from fencepost.workflow_member as before
-    where before.run_id = earlier.run_id and not before.task_id = any(anew);
+    -- What has no copy keeps its place. The index tells, since no join is sure to be made by sets here.
+    with kept_members as (
+        insert into fencepost.workflow_member (run_id, ordinal, task_id, priority)
+        select flow.run_id, before.ordinal, before.task_id, before.priority
+        from fencepost.workflow_member as before
+        where before.run_id = earlier.run_id
+        on conflict do nothing
+        returning workflow_member.task_id
+    )
     insert into fencepost.workflow_event (run_id, kind, task_id, decides)
-    select flow.run_id, 'member_kept', before.task_id, flow.mode = 'race'
-    from fencepost.workflow_member as before
-    where before.run_id = earlier.run_id and not before.task_id = any(anew);
+    select flow.run_id, 'member_kept', kept_members.task_id, flow.mode = 'race'
+    from kept_members;
     get diagnostics kept = row_count;
     perform fencepost.tell_run(
         flow.run_id, 'staged', null, jsonb_build_object('members', staged, 'first_ordinal', 1, 'kept', kept)

@@ -754,3 +754,35 @@ async fn a_result_that_is_kept_no_longer_is_no_null_to_the_continuation() {
         "{input}"
     );
 }
+
+#[tokio::test]
+async fn the_continuation_of_a_huge_workflow_is_made_in_time() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    queue
+        .number("select fencepost.declare_queue('q', 't')::bigint")
+        .await;
+    let next = "continuation => '{\"task_queue\": \"next\", \"task_type\": \"sum\"}'";
+    let flow = start(&client, 1, next).await;
+    // Its list would fit, but the statement of a longer one would be cut off, again and again.
+    client
+        .batch_execute(&format!(
+            "update fencepost.limits set payload_bytes = 67108864;
+            insert into fencepost.workflow_member (run_id, ordinal, task_id, priority)
+            select {}, n, n, 1 from generate_series(2, 50001) as n",
+            flow.run
+        ))
+        .await
+        .unwrap();
+    assert!(queue.complete(queue.claim(1).await[0]).await);
+    assert!(
+        runs::finish(&client, flow.run)
+            .await
+            .unwrap()
+            .ended
+            .is_some()
+    );
+    let input = continued(&queue, flow.run).await;
+    assert_eq!(input["members_left_out"], true, "{input}");
+    assert_eq!(input["state"], "failed");
+}
