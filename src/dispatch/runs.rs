@@ -110,7 +110,7 @@ impl Runs {
             if let Err(error) = self.work(&taken).await {
                 said(&error, "workflows are looked at again");
                 for (run, tries) in taken {
-                    self.put_off(run, tries);
+                    self.put_off(run, tries_after(&error, tries));
                 }
             }
             self.shared.working.store(false, Ordering::Release);
@@ -155,7 +155,7 @@ impl Runs {
                         Ok(_) => {}
                         Err(error) => {
                             said(&error, "a workflow is looked at again");
-                            self.put_off(run, tries);
+                            self.put_off(run, tries_after(&error, tries));
                         }
                     }
                 }
@@ -209,5 +209,15 @@ impl Runs {
                 runs.shared.arrived.notify_one();
             }
         });
+    }
+}
+
+/// An outage says nothing of the run: what was to be looked at when it began is still so when it ends, and the chores
+/// would come to it much later.
+fn tries_after(error: &Error, tries: u32) -> u32 {
+    if error.is_transient() {
+        tries.min(TRIES - 1)
+    } else {
+        tries
     }
 }
