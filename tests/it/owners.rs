@@ -1,6 +1,6 @@
 //! Owners of dead letters: told by webhook and NOTIFY, after the letter is stored, through failures and crashes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -277,6 +277,7 @@ async fn an_owner_that_hangs_holds_up_no_other() {
         array['q'], array['t'], array_fill('1'::bytea, array[20]), namespace => array['hangs'])";
     client.query(many, &[]).await.unwrap();
     bury(&db.pool(), "true").await;
+    let begun = Instant::now();
     let replica = Replica::start(&db.url(), SHORT).await;
     let held = [
         hangs.post().await,
@@ -300,8 +301,10 @@ async fn an_owner_that_hangs_holds_up_no_other() {
         owner["told_at"].is_string()
     })
     .await;
+    let a_fifth = hangs.posts.try_recv().is_ok();
+    // A try is cut off after ten seconds, and then another takes its place.
     assert!(
-        hangs.posts.try_recv().is_err(),
+        !a_fifth || begun.elapsed() >= Duration::from_secs(10),
         "no more than four at once of one namespace"
     );
     drop(held);

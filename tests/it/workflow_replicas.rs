@@ -71,6 +71,10 @@ async fn the_end_of_a_run_that_a_killed_replica_owes_is_made_up_by_the_next_one(
         }
         worker.recorded(&task).await;
         first.kill().await;
+        // Nothing that it has sent is still under way in the server.
+        let connections = "select count(*) from pg_stat_activity
+            where datname = current_database() and application_name like 'fencepost%'";
+        comes_to(&db, connections, 0).await;
         lock.rollback().await.unwrap();
         let state = format!(
             "select count(*) from fencepost.workflow where run_id = {run} and state = 'running'"

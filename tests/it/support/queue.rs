@@ -310,7 +310,7 @@ impl Queue {
     /// Returns once this backend waits for another one's lock.
     pub async fn blocked(&self, backend: i32) {
         let observer = self.client().await;
-        eventually(Duration::from_secs(5), async || {
+        eventually(Duration::from_secs(20), async || {
             let query = "select cardinality(pg_blocking_pids($1)) > 0";
             let row = observer.query_one(query, &[&backend]).await.unwrap();
             row.get::<_, bool>(0).then_some(())
