@@ -85,8 +85,17 @@ pub struct CancelView {
     /// The task; a string in JSON.
     #[serde(serialize_with = "as_text")]
     pub task_id: i64,
-    /// `cancelled`, `requested` (it runs), or the state in which it had ended already.
+    /// `cancelled`, `requested` (it runs), or the state in which it had ended already; in an answer about several,
+    /// `not_found` too, and `busy` where somebody's open transaction has locked it, so that a repeat is due.
     pub state: String,
+}
+
+impl CancelView {
+    /// Whether nothing has been asked of the task.
+    #[must_use]
+    pub fn is_missed(&self) -> bool {
+        ["not_found", "busy"].contains(&self.state.as_str())
+    }
 }
 
 #[expect(
@@ -136,6 +145,21 @@ impl State {
             }
             Some(answer) => Ok(answer.state),
         }
+    }
+
+    /// Cancels each of these tasks, whatever becomes of the others.
+    pub async fn cancel_each(&self, ids: Vec<i64>, reason: &str) -> Result<Vec<CancelView>, Error> {
+        let mut views = Vec::with_capacity(ids.len());
+        for id in ids {
+            let state = match self.cancel(id, reason.to_owned()).await {
+                Ok(state) => state,
+                Err(error) if error.code.code == "FP-104" => "not_found".to_owned(),
+                Err(error) if error.code.code == "FP-112" => "busy".to_owned(),
+                Err(error) => return Err(error),
+            };
+            views.push(CancelView { task_id: id, state });
+        }
+        Ok(views)
     }
 
     /// Cancels the task that a dispatch key names.

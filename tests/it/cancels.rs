@@ -96,15 +96,24 @@ async fn a_dispatch_key_names_its_task_at_every_door() {
 async fn ids_are_cancelled_one_by_one() {
     let side = Producers::start().await;
     let db = side.db.connect().await;
-    let id = enqueue(&db, "").await;
-    let told = ask(&side, json!({"task_ids": [id.to_string(), 7]})).await;
-    let states: Vec<&Value> = told["tasks"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|task| &task["state"])
-        .collect();
-    assert_eq!(states, ["cancelled", "not_found"]);
+    let ids = enqueue_many(&db, 2).await;
+    // What an open transaction has locked keeps no other from being cancelled.
+    let mut holder = side.db.connect().await;
+    let open = holder.transaction().await.unwrap();
+    let lock = "select from fencepost.live where id = $1 for update";
+    open.query_one(lock, &[&ids[0]]).await.unwrap();
+    let all = json!({"task_ids": [ids[0], 7, ids[1].to_string()]});
+    let states = async || {
+        let told = ask(&side, all.clone()).await;
+        let tasks = told["tasks"].as_array().unwrap().clone();
+        tasks
+            .into_iter()
+            .map(|task| task["state"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(states().await, ["busy", "not_found", "cancelled"]);
+    open.rollback().await.unwrap();
+    assert_eq!(states().await, ["cancelled", "not_found", "cancelled"]);
 }
 
 /// Three hundred tasks in each of the states, over two queues and two nodes.

@@ -214,18 +214,6 @@ pub(super) async fn cancel(
         let message = format!("task_ids has at most {LONGEST_PAGE} ids.");
         return Err(Error::invalid_value("task_ids", message));
     }
-    let mut tasks = Vec::with_capacity(ids.len());
-    for id in ids {
-        let became = match state.cancel(id, reason.clone()).await {
-            Ok(became) => became,
-            // The others are cancelled all the same.
-            Err(error) if error.code.code == "FP-104" => "not_found".to_owned(),
-            Err(error) => return Err(error),
-        };
-        tasks.push(CancelView {
-            task_id: id,
-            state: became,
-        });
-    }
+    let tasks = state.cancel_each(ids, &reason).await?;
     Ok(json(StatusCode::OK, &List { tasks }))
 }

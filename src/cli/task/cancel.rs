@@ -90,7 +90,7 @@ impl Filter {
     }
 }
 
-/// 1 when a task that was named does not exist, or one that matches is left because it is locked.
+/// 1 when a task that was named does not exist, or one is left because it is locked.
 pub(super) async fn cancel(args: Cancel) -> anyhow::Result<u8> {
     let session = args.database.open()?;
     if !args.ids.is_empty() {
@@ -151,19 +151,15 @@ async fn by_filter(session: &Session, mut asked: CancelMatching) -> anyhow::Resu
 }
 
 async fn by_ids(session: &Session, ids: Vec<i64>, reason: &str, how: Output) -> anyhow::Result<u8> {
-    let mut views = Vec::with_capacity(ids.len());
-    let mut code = 0;
-    for id in ids {
-        match session.state.cancel(id, reason.to_owned()).await {
-            Ok(state) => views.push(CancelView { task_id: id, state }),
-            // The others are cancelled all the same.
-            Err(error) if error.code.code == "FP-104" => {
-                output::say(&output::sentence(&error));
-                code = 1;
-            }
-            Err(error) => return Err(error.into()),
-        }
+    let views = session.state.cancel_each(ids, reason).await?;
+    let (missed, views): (Vec<_>, Vec<_>) = views.into_iter().partition(CancelView::is_missed);
+    for CancelView { task_id, state } in &missed {
+        output::say(&match state.as_str() {
+            "busy" => format!("an open transaction has locked task {task_id}: repeat it later"),
+            _ => format!("there is no task {task_id}."),
+        });
     }
+    let code = u8::from(!missed.is_empty());
     show(how, views, code)
 }
 
