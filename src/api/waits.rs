@@ -24,7 +24,8 @@ const RATE: Duration = Duration::from_millis(10);
 /// within this time that somebody waits here.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// The longest that an end elsewhere goes unnoticed where others say so: what they say is lost with their connection only.
+/// The longest that an end elsewhere goes unnoticed where others say what they settle: a word can be lost with its
+/// connection, and of ends by a cancel, a chore or SQL none is said.
 const TOLD: Duration = Duration::from_secs(1);
 
 /// The same where nobody says so: below what a person feels.
