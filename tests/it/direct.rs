@@ -108,6 +108,22 @@ impl Stage {
     }
 }
 
+impl Stage {
+    /// Calls until a call finds nobody, with this worker at hand for the others.
+    async fn until_nothing_goes_to(&self, worker: &mut ScriptedWorker) {
+        eventually(STEP, async || {
+            let call = self.call(json!({"timeout_ms": 300}));
+            // Longer than the call may wait.
+            let accepted = tokio::time::timeout(Duration::from_secs(1), worker.accept_next()).await;
+            if let Ok(task) = accepted {
+                worker.succeed(&task, "1").await;
+            }
+            (answer(call).await.0 == 504).then_some(())
+        })
+        .await;
+    }
+}
+
 impl Callers {
     async fn call(&self, members: Value) -> Answer {
         let mut body = json!({"task_queue": "q", "task_type": "t"});
@@ -649,20 +665,15 @@ async fn placement_and_pause_hold_for_what_waits_too() {
     b.succeed(&task, "1").await;
     assert_eq!(answer(waits).await.1["node"], "b");
 
-    // Preferred workers first, anybody where none of them is connected here.
+    // Preferred workers first, anybody where none of them is connected here. Settings are taken up one after the other:
+    // from the requirement on nothing goes to b before the preference is known.
+    place(r#"{"mode": "require", "nodes": ["a"]}"#).await;
+    stage.until_nothing_goes_to(&mut b).await;
+    let mut a = ScriptedWorker::connect_as(&url, on("a")).await;
     place(r#"{"mode": "prefer", "nodes": ["a"]}"#).await;
     let pause = "select fencepost.pause(namespace => 'default', task_queue => 'q')";
     db.batch_execute(pause).await.unwrap();
-    let mut a = ScriptedWorker::connect_as(&url, on("a")).await;
-    let paused = stage.callers.clone();
-    eventually(STEP, async || {
-        let call = paused.call(json!({"timeout_ms": 100, "node": "b"}));
-        tokio::select! {
-            (status, _) = call => (status == 504).then_some(()),
-            task = b.accept_next() => { b.succeed(&task, "1").await; None }
-        }
-    })
-    .await;
+    stage.until_nothing_goes_to(&mut a).await;
     let preferred = stage.call(json!({"payload": 3}));
     stage.states(&["parked"]).await;
     let resume = "select fencepost.resume(namespace => 'default', task_queue => 'q')";
