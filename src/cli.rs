@@ -21,9 +21,11 @@ pub mod worker;
 pub mod workers;
 pub mod workflow;
 
-use std::io;
+use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 
 use crate::store::queues::NO_QUOTA;
 use crate::{api, config, store};
@@ -101,8 +103,50 @@ fn quota(text: &str) -> Result<i32, Usage> {
     number.ok_or_else(|| Usage("a quota is a number of tasks from 0 on, or none".to_owned()))
 }
 
+/// The program: parses the command line, does what was asked, and answers the exit code. The runtime is made here and not in
+/// the binary: a future is compiled by the crate that polls it, and a binary that did would compile the library once more.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help into a closed pipe is no failure.
+            error.print().ok();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
+        }
+    };
+    if !matches!(cli.command, Command::Serve(_)) {
+        log_to_stderr(&cli);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => ExitCode::from(runtime.block_on(run(cli))),
+        Err(error) => {
+            output::say(&format!("no threads to run on: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A replica logs as its configuration says; here are the others. `FENCEPOST_LOG` filters; programs that stay tell what
+/// they do, the others only what is wrong.
+fn log_to_stderr(cli: &Cli) {
+    let level = match cli.command {
+        Command::Worker(_) | Command::DemoWorker(_) | Command::BenchWorker(_) => "info",
+        _ => "warn",
+    };
+    let filter = EnvFilter::try_from_env("FENCEPOST_LOG").unwrap_or_else(|_| level.into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+}
+
 /// Does what was asked, says on stderr what went wrong, and answers the exit code.
-pub async fn run(cli: Cli) -> u8 {
+async fn run(cli: Cli) -> u8 {
     let done = match cli.command {
         Command::Serve(args) => serve::run(*args).await,
         Command::Worker(args) => worker::run(*args).await,
