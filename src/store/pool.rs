@@ -7,6 +7,7 @@ use std::time::Duration;
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, QueueMode, RecyclingMethod, Runtime,
 };
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Config, Connection, Socket};
@@ -117,18 +118,33 @@ impl Pool {
     {
         let end = Instant::now() + deadline;
         let pool = self.clone();
-        let task = self.tasks.spawn(async move {
-            let got = timeout_at(end, pool.get()).await;
-            let mut client = got.unwrap_or_else(|_| Err(late("no connection", deadline)))?;
-            let done = timeout_at(end, work(&mut client)).await;
-            let done = done.unwrap_or_else(|_| Err(late("no answer", deadline)));
-            if done.as_ref().is_err_and(Error::breaks_connection) {
-                drop(Object::take(client));
-            }
-            done
+        let (done, answer) = oneshot::channel();
+        // Boxed, so that what the runtime does with a task is compiled once and not for every kind of work.
+        let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            let worked = match pool.get_by(end, deadline).await {
+                Ok(mut client) => {
+                    let worked = timeout_at(end, work(&mut client)).await;
+                    let worked = worked.unwrap_or_else(|_| Err(late("no answer", deadline)));
+                    if worked.as_ref().is_err_and(Error::breaks_connection) {
+                        drop(Object::take(client));
+                    }
+                    worked
+                }
+                Err(error) => Err(error),
+            };
+            // Nobody may wait for it any more.
+            done.send(worked).ok();
         });
-        task.await
-            .unwrap_or_else(|error| Err(Error::internal(format!("database work ended: {error}"))))
+        self.tasks.spawn(task);
+        answer
+            .await
+            .unwrap_or_else(|_| Err(Error::internal("database work ended without an answer")))
+    }
+
+    async fn get_by(&self, end: Instant, deadline: Duration) -> Result<Client, Error> {
+        timeout_at(end, self.get())
+            .await
+            .unwrap_or_else(|_| Err(late("no connection", deadline)))
     }
 
     /// A connection of its own for LISTEN: the client to send with, and the half to poll for
