@@ -8,7 +8,7 @@ mod term;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
@@ -108,6 +108,7 @@ impl From<&Config> for Settings {
             },
             sessions: session::Settings {
                 silence_window: config.workers.silence_window,
+                grid: Instant::now(),
                 max_frame_bytes: config.workers.max_frame,
                 drain_timeout: config.replica.drain_timeout,
             },

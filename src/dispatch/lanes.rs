@@ -8,6 +8,7 @@ mod limits;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -72,7 +73,7 @@ pub(super) struct Lanes {
     /// Routes whose claims could not be placed: how often in a row, and until when they rest.
     resting: BTreeMap<RouteId, (u32, Instant)>,
     /// The order of tenants at each slot group.
-    lines: Vec<(Scope, Line)>,
+    lines: Vec<(Arc<Scope>, Line)>,
     /// Of this replica alone, so that replicas begin with different tenants.
     seed: u64,
     ageing: Ageing,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::roster::GroupId;
 use super::session::{Profile, Session};
 use crate::domain::scope::{Order, Scope, WorkerState};
 
@@ -27,7 +28,9 @@ pub(super) struct Member {
     pub(super) session: Session,
     pub(super) profile: Arc<Profile>,
     /// What it serves now: its profile without the types that it refused.
-    pub(super) scope: Scope,
+    pub(super) scope: Arc<Scope>,
+    /// Its slot group.
+    pub(super) group: GroupId,
     /// Tasks in flight; more than its slots only by adoption.
     pub(super) busy: u32,
     /// Of these, tasks that have ended as cancelled and that it has not stopped.
@@ -44,7 +47,8 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn new(session: Session, profile: Arc<Profile>, order: Option<Order>) -> Self {
         Self {
-            scope: profile.scope.clone(),
+            scope: Arc::new(profile.scope.clone()),
+            group: 0,
             session,
             profile,
             busy: 0,
@@ -60,15 +64,12 @@ impl Member {
 
     /// Whether it may get tasks at all, slots aside.
     pub(super) fn is_live(&self) -> bool {
-        self.reach == Reach::Proven
-            && !self.draining
-            && self.order.is_none()
-            && !self.session.ended().is_cancelled()
+        self.reach == Reach::Proven && !self.draining && self.order.is_none()
     }
 
-    /// Tasks that it can take now.
-    pub(super) fn free(&self, now: Instant) -> u32 {
-        if !self.is_live() || self.rests_until.is_some_and(|until| now < until) {
+    /// Tasks that it can take; none while it rests.
+    pub(super) fn free(&self) -> u32 {
+        if !self.is_live() || self.rests_until.is_some() {
             return 0;
         }
         self.profile.slots.saturating_sub(self.busy)

@@ -1,18 +1,21 @@
 //! The roster: sessions with their free slots, the demand that follows, and the choice of a worker.
 
-use std::collections::{BTreeMap, HashMap};
+mod groups;
+
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub(super) use self::groups::GroupId;
+use self::groups::Roster;
 use super::member::{Member, Reach};
 use super::session::{Profile, Session, SessionId};
 use crate::domain::placement::Nodes;
 use crate::domain::route::Route;
-use crate::domain::scope::{FrameLimits, Transport};
-use crate::domain::scope::{Group, Order, Scope, WorkerState};
+use crate::domain::scope::{Group, Order, Scope, Transport, WorkerState};
 
 /// The workers connected to this replica. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -23,23 +26,18 @@ pub struct Fleet {
 #[derive(Debug, Default)]
 struct Shared {
     roster: Mutex<Roster>,
+    /// Advances on every choice, so that equally free workers take turns.
+    cursor: AtomicU64,
+    next_id: AtomicU64,
     /// Latest-value: each of those who wait sees every change, and none loses one that came while it looked.
     changed: watch::Sender<()>,
-}
-
-#[derive(Debug, Default)]
-struct Roster {
-    members: HashMap<SessionId, Member>,
-    /// Advances on every choice, so that equally free workers take turns.
-    cursor: u64,
-    next_id: SessionId,
 }
 
 /// Free slots of the workers of one scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupDemand {
     /// What they serve.
-    pub scope: Scope,
+    pub scope: Arc<Scope>,
     /// How many tasks they can take now.
     pub free: u32,
 }
@@ -81,23 +79,23 @@ pub struct Slot {
 impl Slot {
     /// Its task has ended as cancelled, and the worker goes on with it: the slot is not free for others.
     pub fn stick(&mut self) {
-        let mut roster = self.shared.roster.lock();
-        if !self.stuck
-            && let Some(member) = roster.members.get_mut(&self.session)
-        {
-            member.stuck += 1;
-            self.stuck = true;
+        if self.stuck {
+            return;
         }
+        let mut roster = self.shared.roster.lock();
+        let stuck = roster.change(self.session, |member| member.stuck += 1);
+        self.stuck = stuck.is_some();
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut roster = self.shared.roster.lock();
-        if let Some(member) = roster.members.get_mut(&self.session) {
+        let freed = self.shared.roster.lock().change(self.session, |member| {
             member.busy = member.busy.saturating_sub(1);
             member.stuck = member.stuck.saturating_sub(u32::from(self.stuck));
             member.rests_until = None;
+        });
+        if freed.is_some() {
             self.shared.changed.send_replace(());
         }
     }
@@ -107,21 +105,18 @@ impl Fleet {
     /// The number of the next session.
     #[must_use]
     pub fn next_session(&self) -> SessionId {
-        let mut roster = self.shared.roster.lock();
-        roster.next_id += 1;
-        roster.next_id
+        self.shared.next_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Takes a worker in. It gets no tasks before the way to it is proven.
     pub fn register(&self, session: Session, profile: Arc<Profile>, order: Option<Order>) {
         let member = Member::new(session, profile, order);
-        let mut roster = self.shared.roster.lock();
-        roster.members.insert(member.session.id, member);
+        self.shared.roster.lock().insert(member);
     }
 
     /// Strikes a session and ends its stream.
     pub fn deregister(&self, id: SessionId) {
-        let gone = self.shared.roster.lock().members.remove(&id);
+        let gone = self.shared.roster.lock().remove(id);
         if let Some(member) = gone {
             member.session.end();
             // It may have been the last one that was preferred.
@@ -143,16 +138,15 @@ impl Fleet {
     }
 
     fn change_reach(&self, id: SessionId, change: impl FnOnce(Reach) -> Reach) -> bool {
-        let mut roster = self.shared.roster.lock();
-        let Some(member) = roster.members.get_mut(&id) else {
-            return false;
-        };
-        let before = member.reach;
-        member.reach = change(before);
-        if before != member.reach {
+        let is_news = self.with(id, |member| {
+            let before = member.reach;
+            member.reach = change(before);
+            before != member.reach
+        });
+        if is_news == Some(true) {
             self.shared.changed.send_replace(());
         }
-        before != member.reach
+        is_news == Some(true)
     }
 
     /// The worker takes nothing new, in its own words.
@@ -164,24 +158,26 @@ impl Fleet {
     /// drain, with nothing left and no answer to wait for.
     pub fn take_orders(&self, order: impl Fn(&str) -> Option<Order>) -> Vec<Session> {
         let mut roster = self.shared.roster.lock();
-        let mut going = Vec::new();
-        for member in roster.members.values_mut() {
+        let news = roster.members().filter_map(|member| {
             let ordered = order(&member.profile.identity);
-            if member.order != ordered {
+            (member.order != ordered).then_some((member.session.id, ordered))
+        });
+        for (id, ordered) in news.collect::<Vec<_>>() {
+            roster.change(id, |member| {
                 tracing::info!(
                     worker = member.profile.worker_id,
                     ?ordered,
                     "an operator's order is taken up"
                 );
                 member.order = ordered;
-                self.shared.changed.send_replace(());
-            }
-            let idle = member.busy == 0 && !member.session.owes();
-            if ordered == Some(Order::Drain) && idle {
-                going.push(member.session.clone());
-            }
+            });
+            self.shared.changed.send_replace(());
         }
-        going
+        let going = roster.members().filter(|member| {
+            let idle = member.busy == 0 && !member.session.owes();
+            member.order == Some(Order::Drain) && idle
+        });
+        going.map(|member| member.session.clone()).collect()
     }
 
     /// The worker said that it has no slot: it is passed over until it frees one, or for a while that
@@ -195,51 +191,37 @@ impl Fleet {
         self.with(id, |member| member.refusals = 0);
     }
 
-    fn with(&self, id: SessionId, change: impl FnOnce(&mut Member)) {
-        if let Some(member) = self.shared.roster.lock().members.get_mut(&id) {
-            change(member);
-        }
+    fn with<T>(&self, id: SessionId, change: impl FnOnce(&mut Member) -> T) -> Option<T> {
+        self.shared.roster.lock().change(id, change)
     }
 
     /// The worker does not know this type after all. True: that is news.
     pub fn strike_type(&self, id: SessionId, task_type: &str) -> bool {
         let mut roster = self.shared.roster.lock();
-        roster
-            .members
-            .get_mut(&id)
-            .is_some_and(|member| member.scope.task_types.remove(task_type))
+        let Some(mut member) = roster.remove(id) else {
+            return false;
+        };
+        let is_news = Arc::make_mut(&mut member.scope)
+            .task_types
+            .remove(task_type);
+        roster.insert(member);
+        is_news
     }
 
     /// Free slots by scope: what a sweep may claim.
     #[must_use]
     pub fn demand(&self, now: Instant) -> Vec<GroupDemand> {
-        let roster = self.shared.roster.lock();
-        let mut groups: BTreeMap<&Scope, u32> = BTreeMap::new();
-        for member in roster.members.values() {
-            let free = member.free(now);
-            if free > 0 {
-                *groups.entry(&member.scope).or_default() += free;
-            }
-        }
-        groups
-            .into_iter()
-            .map(|(scope, free)| GroupDemand {
-                scope: scope.clone(),
-                free,
-            })
-            .collect()
+        let mut roster = self.shared.roster.lock();
+        roster.wake(now);
+        roster.demand()
     }
 
     /// When the next resting session may be asked again.
     #[must_use]
     pub fn next_rested(&self, now: Instant) -> Option<Instant> {
-        let roster = self.shared.roster.lock();
-        roster
-            .members
-            .values()
-            .filter_map(|member| member.rests_until)
-            .filter(|until| *until > now)
-            .min()
+        let mut roster = self.shared.roster.lock();
+        roster.wake(now);
+        roster.next_rested()
     }
 
     /// Chooses a worker for a task of this route whose frame has so many `bytes` behind each door, and reserves a
@@ -263,119 +245,103 @@ impl Fleet {
         bytes: impl Fn(Transport) -> usize,
         now: Instant,
     ) -> Result<Placed, Unplaced> {
-        let mut roster = self.shared.roster.lock();
-        roster.cursor += 1;
-        let cursor = roster.cursor;
-        let mut nearest: Option<(usize, usize)> = None;
-        let mut too_large = false;
-        let mut best: Option<&mut Member> = None;
-        for member in roster
-            .members
-            .values_mut()
-            .filter(|member| member.scope.serves(route, nodes))
-            .filter(|member| !avoided.contains(&member.session.id))
-        {
-            let (bytes, limit) = (
-                bytes(member.profile.transport),
-                member.profile.max_frame_bytes,
-            );
-            if nearest.is_none_or(|(other, largest)| limit + other > largest + bytes) {
-                nearest = Some((bytes, limit));
-            }
-            if limit < bytes {
-                too_large = true;
-                continue;
-            }
-            let rank = |member: &Member| (member.free(now), std::cmp::Reverse(member.last_chosen));
-            if member.free(now) > 0 && best.as_deref().is_none_or(|best| rank(member) > rank(best))
-            {
-                best = Some(member);
-            }
-        }
-        let Some(member) = best else {
-            return Err(match nearest {
-                Some((bytes, largest)) if too_large => Unplaced::TooLarge { bytes, largest },
-                _ => Unplaced::NobodyFree,
-            });
+        let cursor = self.shared.cursor.fetch_add(1, Ordering::Relaxed) + 1;
+        let takes =
+            |member: &Member| bytes(member.profile.transport) <= member.profile.max_frame_bytes;
+        // Of a stream that has ended and is not struck yet nothing comes back.
+        let fits = |member: &Member| {
+            takes(member)
+                && !avoided.contains(&member.session.id)
+                && !member.session.ended().is_cancelled()
         };
-        member.busy += 1;
-        member.last_chosen = cursor;
-        Ok(Placed {
-            session: member.session.clone(),
-            profile: Arc::clone(&member.profile),
-            slot: Slot {
-                shared: Arc::clone(&self.shared),
-                session: member.session.id,
-                stuck: false,
-            },
+        let mut roster = self.shared.roster.lock();
+        roster.wake(now);
+        let chosen = roster.best(route, nodes, fits);
+        let placed = chosen.and_then(|id| {
+            roster.change(id, |member| {
+                member.busy += 1;
+                member.last_chosen = cursor;
+                Placed {
+                    session: member.session.clone(),
+                    profile: Arc::clone(&member.profile),
+                    slot: self.slot(id),
+                }
+            })
+        });
+        placed.ok_or_else(|| {
+            let others = roster
+                .all_serving(route, nodes)
+                .filter(|member| !avoided.contains(&member.session.id));
+            let frame = |member: &Member| {
+                let profile = &member.profile;
+                (
+                    bytes(profile.transport),
+                    profile.max_frame_bytes,
+                    takes(member),
+                )
+            };
+            unplaced(others.map(frame))
         })
+    }
+
+    fn slot(&self, session: SessionId) -> Slot {
+        Slot {
+            shared: Arc::clone(&self.shared),
+            session,
+            stuck: false,
+        }
     }
 
     /// A slot for a task that the worker runs already, even beyond its number; none for a session that is gone.
     #[must_use]
     pub fn occupy(&self, id: SessionId) -> Option<Slot> {
-        let mut roster = self.shared.roster.lock();
-        let member = roster.members.get_mut(&id)?;
-        member.busy += 1;
-        Some(Slot {
-            shared: Arc::clone(&self.shared),
-            session: id,
-            stuck: false,
-        })
+        self.with(id, |member| member.busy += 1)?;
+        Some(self.slot(id))
     }
 
     /// The slot groups, as other replicas are told of them.
     #[must_use]
     pub fn groups(&self, now: Instant) -> Vec<Group> {
-        let roster = self.shared.roster.lock();
-        let mut groups: BTreeMap<&Scope, Group> = BTreeMap::new();
-        let staying = |member: &&Member| !member.draining && member.order.is_none();
-        for member in roster.members.values().filter(staying) {
-            let group = groups.entry(&member.scope).or_insert_with(|| Group {
-                scope: member.scope.clone(),
-                workers: 0,
-                unreachable: 0,
-                slots: 0,
-                free: 0,
-                frames: FrameLimits::default(),
-            });
-            group.workers += 1;
-            let profile = &member.profile;
-            group
-                .frames
-                .widen(profile.transport, profile.max_frame_bytes);
-            if member.is_live() {
-                group.slots += member.profile.slots;
-                group.free += member.free(now);
-            } else {
-                group.unreachable += 1;
-            }
-        }
-        groups.into_values().collect()
+        let mut roster = self.shared.roster.lock();
+        roster.wake(now);
+        roster.describe()
     }
 
     /// The workers, for people.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerState> {
         let roster = self.shared.roster.lock();
-        roster.members.values().map(Member::describe).collect()
+        roster.members().map(Member::describe).collect()
     }
 
     /// The way to one session.
     #[must_use]
     pub fn session(&self, id: SessionId) -> Option<Session> {
-        self.shared
-            .roster
-            .lock()
-            .members
-            .get(&id)
-            .map(|member| member.session.clone())
+        let roster = self.shared.roster.lock();
+        roster.get(id).map(|member| member.session.clone())
     }
 
     /// Changes whenever somebody may have become able to take a task. Subscribe, or mark as seen, before looking.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.shared.changed.subscribe()
+    }
+}
+
+/// Why none of those who serve the route was chosen, by the bytes of the frame on its way to each of them, the largest
+/// that it takes, and whether it takes this one.
+fn unplaced(others: impl Iterator<Item = (usize, usize, bool)>) -> Unplaced {
+    let mut too_large = false;
+    let mut nearest: Option<(usize, usize)> = None;
+    for (bytes, limit, takes) in others {
+        if nearest.is_none_or(|(other, largest)| limit + other > largest + bytes) {
+            nearest = Some((bytes, limit));
+        }
+        too_large |= !takes;
+    }
+    match nearest {
+        Some((bytes, largest)) if too_large => Unplaced::TooLarge { bytes, largest },
+        _ => Unplaced::NobodyFree,
     }
 }
 

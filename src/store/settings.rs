@@ -93,11 +93,13 @@ impl Settings {
 
     /// To the planner the claimed rows of a freshly analysed queue do not exist, so the plans of the hot
     /// statements must not depend on its guess: they look rows up one by one, never by a walk over a table
-    /// that a join could hash or merge. What is decided under a lock is read by a statement of its own after it, which must
+    /// that a join could hash or merge. The shape of a plan is the same for every argument then, so each statement is planned once
+    /// a session: planning a claim anew takes longer than the claim. What is decided under a lock is read by a statement of its own after it, which must
     /// see what others have committed meanwhile, whatever isolation applications beside it are given by default.
     fn session_options(&self) -> String {
         format!(
             "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off \
+             -c plan_cache_mode=force_generic_plan \
              -c default_transaction_isolation=read\\ committed \
              -c statement_timeout={} -c lock_timeout={} -c idle_in_transaction_session_timeout={}",
             self.statement_timeout.as_millis(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admitted, Denied};
@@ -33,6 +33,9 @@ const LONG: usize = 4096;
 /// A worker's own delays count up to this; the database refuses absurd ones.
 const LONGEST_DELAY: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// Times within a ping interval at which some of the sessions ask.
+const PING_STEPS: u32 = 32;
+
 /// How sessions are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -42,12 +45,24 @@ pub struct Settings {
     pub max_frame_bytes: usize,
     /// Time that workers have to go elsewhere when this replica stops.
     pub drain_timeout: Duration,
+    /// Any moment before the first session: pings keep to a grid that starts here.
+    pub grid: Instant,
 }
 
 impl Settings {
     /// Pings go out four times in a window, so that one lost answer proves nothing.
     fn ping_interval(&self) -> Duration {
         self.silence_window / 4
+    }
+
+    /// When a session that asks now asks next: sessions that asked at about the same time ask together from then on, so
+    /// that a thousand idle ones wake the process some times a second and not some hundred.
+    fn next_ping(&self, now: Instant) -> Instant {
+        let (interval, step) = (self.ping_interval(), self.ping_interval() / PING_STEPS);
+        let since = now.saturating_duration_since(self.grid) + interval;
+        let past = since.as_nanos().checked_rem(step.as_nanos()).unwrap_or(0);
+        let past = u64::try_from(past).unwrap_or(0);
+        now + interval.saturating_sub(Duration::from_nanos(past))
     }
 }
 
@@ -173,14 +188,17 @@ where
     S: Stream<Item = Result<WorkerFrame, E>> + Unpin,
     E: std::fmt::Display,
 {
-    let mut pings = tokio::time::interval(settings.ping_interval());
-    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut liveness = Liveness::new(settings.silence_window, Instant::now());
+    let now = Instant::now();
+    let mut pings = interval_at(settings.next_ping(now).into(), settings.ping_interval());
+    pings.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut liveness = Liveness::new(settings.silence_window, now);
+    session.push(Down::Ping(Ping {
+        sequence: liveness.ask(),
+    }));
     let (mut draining, mut sent_away) = (hub.draining.subscribe(), false);
     loop {
         let frame = tokio::select! {
             () = session.ended().cancelled() => return "ended by this replica".into(),
-            // The first tick is at once.
             _ = pings.tick() => {
                 if !still_there(hub, session, worker, &liveness) {
                     return "it did not answer pings".into();

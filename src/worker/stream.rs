@@ -77,16 +77,17 @@ impl Stream {
         }
     }
 
-    /// Sends the next ping; false when too many before it brought nothing back.
+    /// Asks for a sign of life where none has come for a ping interval: the dispatcher asks on its own, and hearing it ask
+    /// is one. False when none has come for the whole silence window.
     pub(super) fn ping(&mut self) -> bool {
-        if self.heard.elapsed() > self.limits.silence {
-            return false;
+        let silent = self.heard.elapsed();
+        if silent >= self.limits.ping {
+            self.pings += 1;
+            self.outbox.push(Out::Ping(Ping {
+                sequence: self.pings,
+            }));
         }
-        self.pings += 1;
-        self.outbox.push(Out::Ping(Ping {
-            sequence: self.pings,
-        }));
-        true
+        silent <= self.limits.silence
     }
 
     /// Ends our half of the stream and gives the dispatcher a moment to end its own, so that it

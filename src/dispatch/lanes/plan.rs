@@ -1,6 +1,7 @@
 //! What a sweep asks for: free slots are divided among the tenants with due work, and each tenant's among its lanes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
@@ -212,7 +213,7 @@ impl Lanes {
         {
             return at;
         }
-        self.lines.push((group.scope.clone(), Line::default()));
+        self.lines.push((Arc::clone(&group.scope), Line::default()));
         self.lines.len() - 1
     }
 

@@ -31,7 +31,10 @@ pub(super) fn group(types: &[&str], free: u32) -> GroupDemand {
             .collect::<BTreeSet<_>>(),
         node: String::new(),
     };
-    GroupDemand { scope, free }
+    GroupDemand {
+        scope: Arc::new(scope),
+        free,
+    }
 }
 
 /// A lane of the first route whose first row is due in so many milliseconds.

@@ -1,4 +1,5 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::sync::mpsc;
@@ -235,4 +236,73 @@ fn an_idle_worker_that_is_ordered_to_go_waits_for_its_answers() {
     assert_eq!(going(), 0);
     drop(again);
     assert_eq!(going(), 1);
+}
+
+/// One change of a fleet, of the worker of this index.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Place,
+    Finish,
+    Rest,
+    Drain,
+    Doubt,
+    Prove,
+    Strike,
+    Leave,
+    Later,
+}
+
+fn changes() -> impl Strategy<Value = (Change, usize)> {
+    let change = prop_oneof![
+        4 => Just(Change::Place),
+        3 => Just(Change::Finish),
+        1 => Just(Change::Rest),
+        1 => Just(Change::Drain),
+        1 => Just(Change::Doubt),
+        1 => Just(Change::Prove),
+        1 => Just(Change::Strike),
+        1 => Just(Change::Leave),
+        1 => Just(Change::Later),
+    ];
+    (change, 0_usize..6)
+}
+
+proptest! {
+    /// What is kept by group is what counting the members anew comes to, after any changes.
+    #[test]
+    fn the_demand_is_what_the_members_say(steps in prop::collection::vec(changes(), 1..80)) {
+        let (fleet, mut now) = (Fleet::default(), Instant::now());
+        let types = ["a", "b"];
+        let mut ids = Vec::new();
+        for number in 0..6_usize {
+            ids.push(join(&fleet, scope(&types[number % 2..], ""), 2, 1000));
+        }
+        let mut running = Vec::new();
+        for (change, number) in steps {
+            let id = ids[number];
+            match change {
+                Change::Place => running.extend(fleet.place(&route("b", ""), Nodes::Any, |_| 1, now)),
+                Change::Finish if number < running.len() => drop(running.swap_remove(number)),
+                Change::Finish => {}
+                Change::Rest => fleet.rest(id, now),
+                Change::Drain => fleet.drain(id),
+                Change::Doubt => drop(fleet.doubt(id)),
+                Change::Prove => drop(fleet.prove(id)),
+                Change::Strike => drop(fleet.strike_type(id, "a")),
+                Change::Leave => fleet.deregister(id),
+                Change::Later => now += Duration::from_millis(40),
+            }
+            let mut counted: BTreeMap<Scope, u32> = BTreeMap::new();
+            let demand = fleet.demand(now);
+            for member in fleet.shared.roster.lock().members().filter(|member| member.free() > 0) {
+                *counted.entry((*member.scope).clone()).or_default() += member.free();
+            }
+            let told: BTreeMap<Scope, u32> = demand
+                .iter()
+                .map(|group| ((*group.scope).clone(), group.free))
+                .collect();
+            prop_assert_eq!(told.len(), demand.len(), "one group a scope");
+            prop_assert_eq!(told, counted);
+        }
+    }
 }
