@@ -6,6 +6,7 @@
 //! | [`direct`] | at a freed slot, a worker, a request | hands the slots that are free to callers that wait |
 //! | [`settler`] | as reports come in | writes them in batches, keeps them while the database is away, answers the workers |
 //! | [`Runs`] | as members of workflows end | ends their runs, after the settle's commit, and cancels losers |
+//! | [`freed`] | when a quota is free that nobody here has a use for | tells the replicas that it holds back |
 //! | [`watchdog`] | every 100 ms | ends deliveries that are not accepted, run too long, are silent or lost |
 //! | [`reconcile`] | every few seconds | puts back what sweeps of unknown outcome had claimed after all |
 //!
@@ -15,6 +16,7 @@
 pub mod deliver;
 pub mod direct;
 mod fitness;
+pub mod freed;
 mod hub;
 mod in_flight;
 mod lanes;

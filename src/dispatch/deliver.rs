@@ -211,17 +211,14 @@ fn send(
         return Vec::new();
     }
     drop(hub.in_flight.finish(tokens.keys()));
+    let release = Settlement::Return {
+        how: crate::domain::settlement::Move::Release,
+        delay: None,
+        error: None,
+    };
     let report = |(token, route)| Report {
-        token,
-        route: Some(route),
-        settlement: Settlement::Return {
-            how: crate::domain::settlement::Move::Release,
-            delay: None,
-            error: None,
-        },
         owner: Some(hub.dispatcher),
-        worker: None,
-        reply: None,
+        ..Report::new(token, Some(route), release.clone())
     };
     tokens.into_iter().map(report).collect()
 }
@@ -250,13 +247,10 @@ fn undelivered(hub: &Hub, claim: &Claim, outcome: Outcome) -> Report {
         run_timeout: None,
         heartbeat_timeout: None,
     };
+    let settlement = decide(outcome, claim.attempt, &policy, fastrand::f64());
     Report {
-        token: claim.token,
-        route: Some(claim.route),
-        settlement: decide(outcome, claim.attempt, &policy, fastrand::f64()),
         owner: Some(hub.dispatcher),
-        worker: None,
-        reply: None,
+        ..Report::new(claim.token, Some(claim.route), settlement)
     }
 }
 

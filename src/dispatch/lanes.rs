@@ -176,9 +176,14 @@ impl Lanes {
             .min()
     }
 
-    /// Tasks of this route have ended: what its quotas held back is looked at again.
-    pub(super) fn freed(&mut self, namespace: NamespaceId, route: RouteId) {
-        self.limits.freed(namespace, route);
+    /// Tasks of this route have ended, `here` or at another replica: what its quotas held back is looked at again.
+    pub(super) fn freed(&mut self, namespace: NamespaceId, route: RouteId, here: bool) {
+        self.limits.freed(namespace, route, here);
+    }
+
+    /// Routes whose tasks have ended here and whose quotas the last look left free.
+    pub(super) fn left_over(&mut self, now: Instant) -> Vec<RouteId> {
+        self.limits.left_over(now)
     }
 
     /// Quotas may be others by now.

@@ -50,12 +50,8 @@ pub fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
     hub.fleet.accepted(session);
     let done = hub.in_flight.accept(tokens, Instant::now());
     let reports = done.into_iter().map(|(token, route, worker)| Report {
-        token,
-        route: Some(route),
-        settlement: Settlement::Complete { result: None },
-        owner: None,
         worker: Some(origin(&worker)),
-        reply: None,
+        ..Report::new(token, Some(route), Settlement::Complete { result: None })
     });
     hub.settler.report(reports.collect());
 }
@@ -101,8 +97,9 @@ pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Ve
     let mut answers = Vec::new();
     let mut reports = Vec::with_capacity(results.len());
     for Reported { token, outcome } in results {
-        let delivery = deliveries.remove(&token.id);
+        let mut delivery = deliveries.remove(&token.id);
         let route = delivery.as_ref().map(|delivery| delivery.route.id);
+        let slot = delivery.as_mut().and_then(Delivery::keep_slot);
         let settlement = match delivery {
             Some(delivery) => match delivery.origin {
                 Origin::Durable { attempt, .. } => {
@@ -124,12 +121,10 @@ pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Ve
             },
         };
         reports.push(Report {
-            token,
-            route,
-            settlement,
-            owner: None,
             worker: Some(origin(worker)),
             reply: Some(reply.clone()),
+            slot,
+            ..Report::new(token, route, settlement)
         });
     }
     if !answers.is_empty() {
@@ -367,14 +362,14 @@ pub(super) fn tell_to_stop(hub: &Hub, token: Token, session: SessionId, reason: 
 /// claim; a caller is told at once.
 pub(super) fn end(hub: &Hub, delivery: Delivery, outcome: Outcome) -> Option<Report> {
     match delivery.origin {
-        Origin::Durable { attempt, .. } => Some(Report {
-            token: delivery.token,
-            route: Some(delivery.route.id),
-            settlement: decide(outcome, attempt, &delivery.policy, fastrand::f64()),
-            owner: Some(hub.dispatcher),
-            worker: Some(origin(&delivery.worker)),
-            reply: None,
-        }),
+        Origin::Durable { attempt, .. } => {
+            let settlement = decide(outcome, attempt, &delivery.policy, fastrand::f64());
+            Some(Report {
+                owner: Some(hub.dispatcher),
+                worker: Some(origin(&delivery.worker)),
+                ..Report::new(delivery.token, Some(delivery.route.id), settlement)
+            })
+        }
         Origin::Direct { .. } => {
             answer(delivery, outcome);
             None

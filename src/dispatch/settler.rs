@@ -22,7 +22,7 @@ use super::runs::Runs;
 use super::wakes::Wakes;
 use crate::domain::id::{DispatcherId, RouteId, Token};
 use crate::domain::settlement::Settlement;
-use crate::fleet::Reply;
+use crate::fleet::{Reply, Slot};
 use crate::store::Pool;
 use slow::SlowLane;
 use writer::Writer;
@@ -61,6 +61,25 @@ pub struct Report {
     pub worker: Option<(String, String)>,
     /// Who waits for the answer.
     pub reply: Option<Reply>,
+    /// The slot of a task under a quota: both are free again at the same instant, or a stranger would take the slot while
+    /// the quota is not free yet.
+    pub slot: Option<Arc<Slot>>,
+}
+
+impl Report {
+    /// What is known of a delivery whatever it came to; the rest is nobody and nothing.
+    #[must_use]
+    pub fn new(token: Token, route: Option<RouteId>, settlement: Settlement) -> Self {
+        Self {
+            token,
+            settlement,
+            route,
+            owner: None,
+            worker: None,
+            reply: None,
+            slot: None,
+        }
+    }
 }
 
 /// The way to the settler. Clones lead to the same one.

@@ -110,7 +110,9 @@ impl Sweeper {
         self.hub.settler.accepting().await;
         self.fleet.mark_unchanged();
         self.gather().await?;
-        match self.sweep().await? {
+        let found = self.sweep().await?;
+        self.tell_held_back().await?;
+        match found {
             Found::Short => return Ok(()),
             Found::Work(_) => {
                 self.news = false;
@@ -162,9 +164,9 @@ impl Sweeper {
         if pending.everything {
             self.lanes.forget_pauses();
         }
-        for id in &pending.freed {
+        for (id, here) in &pending.freed {
             if let Some(route) = self.hub.routes.one(*id) {
-                self.lanes.freed(route.namespace_id, *id);
+                self.lanes.freed(route.namespace_id, *id, *here);
             }
         }
         for (route, back) in &pending.routes {
@@ -195,6 +197,7 @@ impl Sweeper {
         direct::serve(&hub);
         hub.direct.turns().look_begins();
         let found = self.claim().await;
+        hub.wakes.pass_on(self.lanes.left_over(Instant::now()));
         let waiting = match &found {
             Ok(Found::Work(claimed)) => Waiting::Claimed(*claimed),
             Ok(Found::NoDemand | Found::Short) if self.may_have_work() => Waiting::Unseen,
@@ -284,17 +287,14 @@ impl Sweeper {
 
     /// The settler keeps at it until the database is back.
     fn put_back(&self, claims: &[Claim]) {
+        let settlement = Settlement::Return {
+            how: Move::Release,
+            delay: None,
+            error: None,
+        };
         let release = |claim: &Claim| Report {
-            token: claim.token,
-            route: Some(claim.route),
-            settlement: Settlement::Return {
-                how: Move::Release,
-                delay: None,
-                error: None,
-            },
             owner: Some(self.hub.dispatcher),
-            worker: None,
-            reply: None,
+            ..Report::new(claim.token, Some(claim.route), settlement.clone())
         };
         self.hub
             .settler
@@ -343,11 +343,7 @@ impl Sweeper {
     /// Tells the database whether this replica sleeps and whether a quota holds it back, where that is news. True: it was
     /// told.
     async fn tell(&mut self, sleeping: bool) -> Result<bool, store::Error> {
-        let now = Instant::now();
-        if self.lanes.held_back(now) {
-            self.held_until = now + HELD_BACK;
-        }
-        let held_back = sleeping && now < self.held_until;
+        let held_back = self.is_held_back();
         if self.told == (sleeping, held_back) {
             return Ok(false);
         }
@@ -360,7 +356,27 @@ impl Sweeper {
                 })
             })
             .await?;
+        if held_back && !self.told.1 {
+            // What was freed before the flag was seen is told to nobody: look once more.
+            self.lanes.settings_changed();
+        }
         self.told = (sleeping, held_back);
         Ok(true)
+    }
+
+    /// A quota may hold back a replica that has other work to do, and that never sleeps.
+    async fn tell_held_back(&mut self) -> Result<(), store::Error> {
+        if self.hub.settings.listen && self.is_held_back() != self.told.1 {
+            self.tell(self.told.0).await?;
+        }
+        Ok(())
+    }
+
+    fn is_held_back(&mut self) -> bool {
+        let now = Instant::now();
+        if self.lanes.held_back(now) {
+            self.held_until = now + HELD_BACK;
+        }
+        now < self.held_until
     }
 }

@@ -1,6 +1,6 @@
 //! Every reason to look, gathered in one place for one reader.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use parking_lot::Mutex;
@@ -15,8 +15,8 @@ pub struct Pending {
     pub routes: HashMap<RouteId, bool>,
     /// Look at every lane.
     pub everything: bool,
-    /// Routes under quotas of which tasks have ended.
-    pub freed: HashSet<RouteId>,
+    /// Routes under quotas of which tasks have ended; true where that was written here, so that others do not know.
+    pub freed: HashMap<RouteId, bool>,
     /// Routes and namespaces have other settings.
     pub settings: bool,
 }
@@ -26,6 +26,8 @@ pub struct Pending {
 pub struct Wakes {
     pending: Mutex<Pending>,
     notify: Notify,
+    left_over: Mutex<BTreeSet<RouteId>>,
+    passed_on: Notify,
     redrives: Notify,
     letters: Notify,
     ends: watch::Sender<u64>,
@@ -75,10 +77,44 @@ impl Wakes {
         self.ends.subscribe()
     }
 
-    /// Tasks of these routes, which stand under quotas, have ended.
-    pub fn freed(&self, routes: impl IntoIterator<Item = RouteId>) {
-        self.pending.lock().freed.extend(routes);
+    /// Another replica says that tasks of this route, which stands under quotas, have ended.
+    pub fn freed_elsewhere(&self, route: RouteId) {
+        self.pending.lock().freed.entry(route).or_default();
         self.notify.notify_one();
+    }
+
+    /// Tasks of these routes, which stand under quotas, have ended here. Their slots are free with that: the next look
+    /// finds both.
+    pub fn freed_here<S>(&self, routes: &[RouteId], slots: S) {
+        if !routes.is_empty() {
+            let mut pending = self.pending.lock();
+            for route in routes {
+                pending.freed.insert(*route, true);
+            }
+        }
+        drop(slots);
+        if !routes.is_empty() {
+            self.notify.notify_one();
+        }
+    }
+
+    /// The quotas of these routes are free, and nobody here has a use for them.
+    pub fn pass_on(&self, routes: Vec<RouteId>) {
+        if !routes.is_empty() {
+            self.left_over.lock().extend(routes);
+            self.passed_on.notify_one();
+        }
+    }
+
+    /// Waits for [`Wakes::pass_on`] and takes what has been passed on since the last time.
+    pub async fn passed_on(&self) -> Vec<RouteId> {
+        loop {
+            let routes = std::mem::take(&mut *self.left_over.lock());
+            if !routes.is_empty() {
+                return routes.into_iter().collect();
+            }
+            self.passed_on.notified().await;
+        }
     }
 
     /// Routes and namespaces have other settings.

@@ -9,7 +9,9 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 
 use super::{Error, Replica};
-use crate::dispatch::{self, BootTime, DATABASE_DEADLINE, Hub, direct, reconcile, sweep, watchdog};
+use crate::dispatch::{
+    self, BootTime, DATABASE_DEADLINE, Hub, direct, freed, reconcile, sweep, watchdog,
+};
 use crate::domain::id::DispatcherId;
 use crate::store::{self, dispatchers, upkeep};
 use crate::upkeep::{chores, ends, heartbeat, listener, orders, owners, redrives, retention};
@@ -92,6 +94,7 @@ fn start_loops(replica: &Replica, hub: &Arc<Hub>) -> Loops {
     };
     endless(Box::pin(sweep::run(Arc::clone(hub))));
     endless(Box::pin(direct::run(Arc::clone(hub))));
+    endless(Box::pin(freed::run(Arc::clone(hub))));
     endless(Box::pin(watchdog::run(Arc::clone(hub))));
     endless(Box::pin(reconcile::run(Arc::clone(hub))));
     endless(Box::pin(chores::run(Arc::clone(hub), beat)));

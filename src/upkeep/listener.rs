@@ -90,7 +90,7 @@ fn take_up(hub: &Hub, payload: &str) {
         Ok(route) => match what {
             "" => hub.wakes.route(route, false),
             "back" => hub.wakes.route(route, true),
-            "freed" => hub.wakes.freed([route]),
+            "freed" => hub.wakes.freed_elsewhere(route),
             _ => {}
         },
         Err(_) => tracing::debug!("a notification of unknown form"),

@@ -25,7 +25,7 @@ pub const SHORT: &[(&str, &str)] = &[
 pub struct Stage {
     pub replica: Replica,
     pub db: tokio_postgres::Client,
-    test: TestDb,
+    pub test: TestDb,
 }
 
 impl Stage {

@@ -45,6 +45,7 @@ mod placement;
 mod plans;
 mod producers;
 mod producers_meet;
+mod quotas;
 mod ready_moves;
 mod redrives;
 mod retention;

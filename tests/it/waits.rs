@@ -16,14 +16,14 @@ use crate::support::{Operator, Producers, Replica, ScriptedWorker, TestDb, event
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// What replicas tell each other.
-struct Overheard {
+pub struct Overheard {
     payloads: mpsc::Receiver<String>,
     _listening: JoinSet<()>,
     _client: tokio_postgres::Client,
 }
 
 impl Overheard {
-    async fn at(db: &TestDb) -> Self {
+    pub async fn at(db: &TestDb) -> Self {
         let (client, mut connection) = tokio_postgres::connect(&db.url(), NoTls).await.unwrap();
         let (heard, payloads) = mpsc::channel(10_000);
         let mut listening = JoinSet::new();
@@ -43,16 +43,20 @@ impl Overheard {
         }
     }
 
-    async fn hears(&mut self, wanted: &str) {
+    /// Waits for these words; answers what was said before them.
+    pub async fn hears(&mut self, wanted: &str) -> Vec<String> {
         let heard = async {
+            let mut before = Vec::new();
             while let Some(payload) = self.payloads.recv().await {
                 if payload == wanted {
-                    return;
+                    return before;
                 }
+                before.push(payload);
             }
+            panic!("the connection ended");
         };
         let heard = tokio::time::timeout(PATIENCE, heard).await;
-        heard.unwrap_or_else(|_| panic!("nobody said {wanted:?}"));
+        heard.unwrap_or_else(|_| panic!("nobody said {wanted:?}"))
     }
 
     /// What has been said by now.

@@ -1,6 +1,6 @@
 //! Which quotas hold back, which others take all the time, and where their counts may start.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
@@ -15,9 +15,9 @@ use crate::store::quotas::Ask;
 const QUOTAS: usize = 32;
 /// A quota that is used up is looked at again after this long, though nobody has said that it is freed.
 const HELD_BACK: Duration = Duration::from_millis(250);
-/// One that another replica had is tried again after this long at least, and within as much again.
-const LOST: Duration = Duration::from_millis(5);
-const LOST_SPREAD: Duration = Duration::from_millis(15);
+/// One that another replica had is tried again after about this long, doubled with every loss in a row: a claim holds one
+/// for little more than a commit.
+const LOST: Duration = Duration::from_millis(2);
 /// After so many losses in a row it is waited for.
 const PATIENCE: u32 = 3;
 /// No claim's clock is further behind its commit: the longest statement.
@@ -39,6 +39,8 @@ struct Memory {
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     known: HashMap<Limited, Memory>,
+    /// Routes of tasks that have ended here, until it is clear whether the quotas above them are used here again.
+    freed_here: BTreeMap<RouteId, NamespaceId>,
 }
 
 impl Limits {
@@ -60,7 +62,10 @@ impl Limits {
             .any(|memory| memory.used_up && memory.rests_until.is_some_and(|until| now < until))
     }
 
-    pub(super) fn freed(&mut self, namespace: NamespaceId, route: RouteId) {
+    pub(super) fn freed(&mut self, namespace: NamespaceId, route: RouteId, here: bool) {
+        if here {
+            self.freed_here.insert(route, namespace);
+        }
         for of in [Limited::Namespace(namespace), Limited::Route(route)] {
             if let Some(memory) = self.known.get_mut(&of)
                 && memory.used_up
@@ -68,6 +73,27 @@ impl Limits {
                 (memory.rests_until, memory.used_up) = (None, false);
             }
         }
+    }
+
+    /// Of the routes whose tasks have ended here those whose quotas are free still, after a look: somebody else may have a
+    /// use for them. One that another replica had at that look is kept for the next one.
+    pub(super) fn left_over(&mut self, now: Instant) -> Vec<RouteId> {
+        let (known, mut left) = (&self.known, Vec::new());
+        self.freed_here.retain(|route, namespace| {
+            let above = [Limited::Namespace(*namespace), Limited::Route(*route)];
+            let resting = |of| {
+                known.get(of).is_some_and(|memory: &Memory| {
+                    memory.rests_until.is_some_and(|until| now < until)
+                })
+            };
+            let mut resting = above.iter().filter(|of| resting(of)).peekable();
+            if resting.peek().is_none() {
+                left.push(*route);
+                return false;
+            }
+            resting.all(|of| known.get(of).is_some_and(|memory| !memory.used_up))
+        });
+        left
     }
 
     /// Whatever rests is looked at: quotas may be others by now.
@@ -111,9 +137,10 @@ impl Limits {
     /// Somebody else had it.
     pub(super) fn lose(&mut self, of: Limited, now: Instant) {
         let memory = self.remember(of);
+        let rest = LOST * (1 << memory.losses.min(PATIENCE));
         memory.losses += 1;
         memory.used_up = false;
-        memory.rests_until = Some(now + LOST + LOST_SPREAD.mul_f64(fastrand::f64()));
+        memory.rests_until = Some(now + rest.mul_f64(0.5 + fastrand::f64()));
     }
 
     /// It was counted, and so many more were claimed. True: it is used up.

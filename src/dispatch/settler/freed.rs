@@ -4,13 +4,12 @@ use std::collections::HashSet;
 
 use super::Report;
 use super::writer::{Writer, Written};
-use crate::dispatch::hub::DATABASE_DEADLINE;
-use crate::domain::id::{NOBODY, RouteId};
-use crate::store::quotas;
+use crate::domain::id::RouteId;
 
 impl Writer {
-    /// Routes under quotas of which tasks are claimed no longer; the sweep here learns of them at once.
-    pub(super) fn freed(&self, round: &[Report], written: &Written) -> Vec<RouteId> {
+    /// The quotas and slots of what has ended are free: the sweep here learns of both at the same instant, and passes on
+    /// what it has no use for.
+    pub(super) fn free(&self, round: &mut [Report], written: &Written) {
         let ended = round
             .iter()
             .filter(|report| written.is_recorded(report.token));
@@ -19,23 +18,12 @@ impl Writer {
             .chain(written.returned.iter().map(|task| task.route))
             .collect();
         let freed = self.slow.routes.limited(routes);
-        if !freed.is_empty() {
-            self.slow.wakes.freed(freed.iter().copied());
-        }
-        freed
+        self.slow.wakes.freed_here(&freed, take_slots(round));
     }
+}
 
-    /// Tells the replicas that these quotas hold back.
-    pub(super) async fn tell_freed(&self, freed: Vec<RouteId>) {
-        if freed.is_empty() {
-            return;
-        }
-        let told = self.slow.pool.run(DATABASE_DEADLINE, move |client| {
-            Box::pin(async move { quotas::wake_held_back(client, &freed, NOBODY).await })
-        });
-        if let Err(error) = told.await {
-            // Advice only: they look again by themselves.
-            tracing::debug!(%error, "other replicas were not told of a quota that is free");
-        }
-    }
+/// The slots that these reports have kept.
+pub(super) fn take_slots(round: &mut [Report]) -> impl Sized {
+    let slots = round.iter_mut().map(|report| report.slot.take());
+    slots.collect::<Vec<_>>()
 }

@@ -78,8 +78,8 @@ impl SlowLane {
                             self.wakes.letter();
                         }
                     }
-                    // A task that ended after a wait is rare: other replicas find out by themselves.
-                    self.wakes.freed(self.routes.limited(report.route));
+                    self.wakes
+                        .freed_here(&self.routes.limited(report.route), ());
                     let mut acks = Acks::default();
                     acks.add(&report, written.is_recorded(report.token));
                     acks.send();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use deadpool_postgres::GenericClient;
 
 use super::Report;
+use super::freed::take_slots;
 use super::slow::SlowLane;
 use crate::dispatch::hub::DATABASE_DEADLINE;
 use crate::domain::id::{RouteId, RunId, TaskId, Token};
@@ -43,14 +44,13 @@ impl Writer {
     pub(super) async fn write(&self, batch: Vec<Report>) -> usize {
         let mut handed_on = 0;
         let mut rounds = unique_rounds(batch);
-        while let Some(round) = rounds.pop_front() {
-            match self.write_stubbornly(&round).await {
+        while let Some(mut round) = rounds.pop_front() {
+            match self.write_stubbornly(&mut round).await {
                 Ok(written) => {
-                    let freed = self.freed(&round, &written);
+                    self.free(&mut round, &written);
                     self.wake(&round, &written.returned).await;
                     handed_on += self.answer(round, &written);
                     self.slow.runs.look_at(written.runs);
-                    self.tell_freed(freed).await;
                 }
                 Err(error) => rounds.extend(Self::isolate(round, &error)),
             }
@@ -59,7 +59,7 @@ impl Writer {
     }
 
     /// One transaction a kind, repeated until the database answers. An error is one that the data has caused.
-    async fn write_stubbornly(&self, round: &[Report]) -> Result<Written, Error> {
+    async fn write_stubbornly(&self, round: &mut [Report]) -> Result<Written, Error> {
         let mut wait = RETRY_WAITS.0;
         loop {
             let (reports, max_losses) = (round.to_vec(), self.slow.settings.max_losses);
@@ -75,6 +75,8 @@ impl Writer {
                 Err(error) if error.is_data() => return Err(error),
                 Err(error) => {
                     said(&error, "settling is tried again");
+                    // Callers that need no database may use them meanwhile.
+                    drop(take_slots(round));
                     tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64())).await;
                     wait = (wait * 2).min(RETRY_WAITS.1);
                 }
@@ -340,14 +342,7 @@ mod tests {
                 error: None,
             }
         };
-        Report {
-            token: Token { id, epoch, fence },
-            settlement,
-            route: None,
-            owner: None,
-            worker: None,
-            reply: None,
-        }
+        Report::new(Token { id, epoch, fence }, None, settlement)
     }
 
     #[test]

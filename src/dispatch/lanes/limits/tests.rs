@@ -148,7 +148,7 @@ fn a_quota_that_is_used_up_rests_until_it_is_freed() {
     assert_eq!(request.shares, [8], "the other one gets all");
     lanes.learn(&request, &take_all(&request), now);
 
-    lanes.freed(1, 1);
+    lanes.freed(1, 1, false);
     assert!(!lanes.held_back(now));
     let request = ask_of(&mut lanes, &tenants, 8, now);
     assert_eq!(
@@ -203,4 +203,43 @@ fn a_claim_takes_a_bounded_number_of_quotas_and_the_others_come_next() {
         lanes.learn(&request, &got, now);
     }
     assert_eq!(seen.len(), 80);
+}
+
+#[test]
+fn a_quota_that_is_free_is_passed_on_unless_it_is_used_here_again() {
+    let (mut lanes, mut now) = (Lanes::default(), Instant::now());
+    let tenants = [tenant(1, 1, Some(2))];
+    lanes.note_due(&all_due(&tenants), now);
+    let look = |lanes: &mut Lanes, now, rows: &[(RouteId, i16, i64)], lost: bool| {
+        let request = ask_of(lanes, &tenants, 8, now);
+        let usage = Usage {
+            of: Limited::Namespace(1),
+            quota: Some(2),
+            claimed: 1,
+            oldest: None,
+            at: at(0),
+        };
+        let mut got = claimed(1, rows);
+        if lost {
+            got.lost = vec![usage.of];
+        } else {
+            got.usages = vec![usage];
+        }
+        lanes.learn(&request, &got, now);
+        lanes.left_over(now)
+    };
+    // Used again.
+    lanes.freed(1, 1, true);
+    assert!(look(&mut lanes, now, &[(1, 1, 0)], false).is_empty());
+    lanes.freed(1, 1, false);
+    assert!(lanes.left_over(now).is_empty(), "others have said so");
+    // In other hands: it is looked at again before it is passed on.
+    lanes.freed(1, 1, true);
+    assert!(look(&mut lanes, now, &[], true).is_empty());
+    now = lanes.next_rested(now).unwrap();
+    assert_eq!(look(&mut lanes, now, &[], false), [1]);
+    assert!(lanes.left_over(now).is_empty(), "once");
+    // No slot is free: nobody looks.
+    lanes.freed(1, 1, true);
+    assert_eq!(lanes.left_over(now), [1]);
 }
