@@ -1,12 +1,12 @@
--- Claims due tasks for one replica: at most $5 a lane and $9[share] a share of free slots, best places first.
--- $1 dispatcher, $2 sweep number; per lane: $3 route, $4 priority, $5 limit, $6 and $7 the low-water mark
--- (visible_after, id), $8 share from 1; $9 rows of each share; $10 milliseconds that a deadline allows beyond the run
--- timeout, $11 run timeout of tasks without one of their own (0 for none); $12 milliseconds of waiting that count as
--- much as one priority (ageing); per lane: $13 and $14 the quotas of its namespace and route that its limit heeds, null
--- for none. A lane whose quotas are others by now gives nothing: the limits do not heed them, and its locks may not be
--- held. A dead dispatcher claims nothing, and lanes of paused routes give nothing. Rows that are locked and then cut
--- stay ready. Only the update's returning says what was taken. state and hold are literals, so that every plan can use
--- the partial index.
+-- Claims due tasks for one replica: at most $5 a lane and $9[share] a share of free slots, best places first. $1
+-- dispatcher, $2 sweep number; per lane: $3 route, $4 priority, $5 limit, $6 and $7 the low-water mark (visible_after,
+-- id), $8 share from 1; $9 rows of each share; $10 milliseconds that a deadline allows beyond the run timeout, $11 run
+-- timeout of tasks without one of their own (0 for none); $12 milliseconds of waiting that count as much as one
+-- priority (ageing); per lane: $13 and $14 the quotas of its namespace and route that its limit heeds, null for none,
+-- $15 and $16 whether it heeds their rates. A lane whose quotas are others by now, or that has a rate which its limit
+-- does not heed, gives nothing: its locks may not be held. A dead dispatcher claims nothing, and lanes of paused routes
+-- give nothing. Rows that are locked and then cut stay ready. Only the update's returning says what was taken. state
+-- and hold are literals, so that every plan can use the partial index.
 with me as materialized (
     select dispatcher.id
     from fencepost.dispatcher
@@ -32,15 +32,19 @@ lane as materialized (
     from me
     cross join
         unnest(
-            $3::int[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[], $8::int[], $13::int[], $14::int[]
+            $3::int[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[], $8::int[], $13::int[], $14::int[],
+            $15::boolean[], $16::boolean[]
         ) as asked (
-            route_id, priority, quantity, low_at, low_id, share, namespace_quota, route_quota
+            route_id, priority, quantity, low_at, low_id, share, namespace_quota, route_quota,
+            namespace_rated, route_rated
         )
     inner join fencepost.route on route.route_id = asked.route_id
     inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
     where
         route.max_in_flight is not distinct from asked.route_quota
         and namespace.max_in_flight is not distinct from asked.namespace_quota
+        and (asked.namespace_rated or namespace.rate_tasks is null)
+        and (asked.route_rated or route.rate_tasks is null)
         and asked.route_id <> all(array(select paused.route_id from paused))
 ),
 

@@ -12,9 +12,18 @@ select
     ) as paused,
     namespace.weight,
     namespace.max_in_flight,
+    namespace.rate_tasks,
+    namespace.rate_period_ms,
+    namespace.rate_burst,
+    bucket.tasks as bucket_tasks,
+    bucket.period_ms as bucket_period_ms,
+    bucket.burst as bucket_burst,
+    bucket.full_at,
+    statement_timestamp() as at,
     hook.webhook as dead_letter_webhook,
     coalesce(hook.notify, false) as dead_letter_notify
 from fencepost.namespace
+left join fencepost.bucket on bucket.kind = 1 and bucket.number = namespace.namespace_id
 left join fencepost.dead_letter_hook as hook on hook.namespace_id = namespace.namespace_id
 where $1::text is null or namespace.name = $1::text
 order by namespace.name

@@ -1,9 +1,10 @@
--- Lists routes by name: $1 namespace, $2 task queue (null for any), $3 the number at which counting stops, $4 how
--- many routes, $5 routes (null for any). Of each: `ready` tasks are due, `later` ones are not, `held_*` stand outside
--- of the line by a bit of their hold, `claimed` ones have a replica; `oldest_ms` is how long the first ready one has
--- been due; `unserved_*` say that nobody serves it, where that has been judged, and `node_seen` when a worker was last
--- on the node that it is pinned to. A count ends at $3 a priority or more; then an estimate by the statistics goes with
--- it. Counts walk the claim index, the first of each priority is one probe, what is claimed is one probe a replica.
+-- Lists routes by name: $1 namespace, $2 task queue (null for any), $3 the number at which counting stops, $4 how many
+-- routes, $5 routes (null for any). Of each: `ready` tasks are due, `later` ones are not, `held_*` stand outside of the
+-- line by a bit of their hold, `claimed` ones have a replica; `oldest_ms` is how long the first ready one has been due;
+-- `full_at` is when the bucket of its rate will be full, `namespace_full_at` that of its namespace; `unserved_*` say
+-- that nobody serves it, where that has been judged, and `node_seen` when a worker was last on the node that it is
+-- pinned to. A count ends at $3 a priority or more; then an estimate by the statistics goes with it. Counts walk the
+-- claim index, the first of each priority is one probe, what is claimed is one probe a replica.
 select
     route.route_id,
     namespace.name as namespace,
@@ -13,6 +14,21 @@ select
     route.declared,
     route.unserved,
     route.max_in_flight,
+    route.rate_tasks,
+    route.rate_period_ms,
+    route.rate_burst,
+    own.tasks as bucket_tasks,
+    own.period_ms as bucket_period_ms,
+    own.burst as bucket_burst,
+    own.full_at,
+    namespace.rate_tasks as namespace_rate_tasks,
+    namespace.rate_period_ms as namespace_rate_period_ms,
+    namespace.rate_burst as namespace_rate_burst,
+    above.tasks as namespace_bucket_tasks,
+    above.period_ms as namespace_bucket_period_ms,
+    above.burst as namespace_bucket_burst,
+    above.full_at as namespace_full_at,
+    statement_timestamp() as at,
     exists (select from fencepost.pause)
     and exists (
         select
@@ -33,6 +49,8 @@ select
     node.seen_at as node_seen
 from fencepost.route
 inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
+left join fencepost.bucket as own on own.kind = 2 and own.number = route.route_id
+left join fencepost.bucket as above on above.kind = 1 and above.number = route.namespace_id
 left join fencepost.node on node.name = route.node
 left join fencepost.unserved on unserved.route_id = route.route_id
 cross join

@@ -6,6 +6,8 @@ select
     namespace.weight,
     namespace.max_in_flight as namespace_quota,
     route.max_in_flight as route_quota,
+    namespace.rate_tasks is not null as namespace_rated,
+    route.rate_tasks is not null as route_rated,
     route.task_queue,
     route.task_type,
     route.node,

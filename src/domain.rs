@@ -10,6 +10,7 @@ pub mod pause;
 pub mod placement;
 pub mod policy;
 pub mod quota;
+pub mod rate;
 pub mod route;
 pub mod scope;
 pub mod settlement;

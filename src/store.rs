@@ -18,6 +18,7 @@ pub mod pauses;
 mod pool;
 pub mod queues;
 pub mod quotas;
+pub mod rates;
 pub mod redrives;
 pub mod retention;
 pub mod routes;

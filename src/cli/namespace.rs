@@ -9,6 +9,7 @@ use super::output::{self, Output};
 use crate::api::NamespaceView;
 use crate::store::letter_events::Hook;
 use crate::store::queues::NamespaceSettings;
+use crate::store::rates::RateSettings;
 
 /// What to do with namespaces.
 #[derive(Debug, Clone, clap::Args)]
@@ -50,6 +51,12 @@ struct Set {
     /// How many of its tasks may run at the same time, over all replicas
     #[arg(long, value_name = "N|none", value_parser = super::quota)]
     max_in_flight: Option<i32>,
+    /// How many of its tasks may start in a second, minute or hour, over all replicas
+    #[arg(long, value_name = "N/s|N/min|N/h|none")]
+    rate: Option<String>,
+    /// How many of them may start at once; unless set, as many as the rate gives in a second
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    burst: Option<i32>,
     /// POST its dead letters there, signed; none ends it
     #[arg(long, value_name = "URL|none")]
     dead_letter_webhook: Option<String>,
@@ -118,6 +125,10 @@ async fn set(args: Set) -> anyhow::Result<u8> {
         require_declared_queues: args.require_declared_queues,
         weight: args.weight,
         max_in_flight: args.max_in_flight,
+        rate: RateSettings {
+            rate: args.rate,
+            burst: args.burst,
+        },
         hook,
     };
     if settings.is_empty() {
@@ -150,6 +161,7 @@ fn show(how: Output, namespaces: Vec<NamespaceView>) -> anyhow::Result<u8> {
         "declared queues only",
         "weight",
         "max in flight",
+        "rate",
         "paused",
         "dead letters to",
     ]);
@@ -165,6 +177,7 @@ fn show(how: Output, namespaces: Vec<NamespaceView>) -> anyhow::Result<u8> {
             yes(namespace.require_declared_queues),
             &namespace.weight.to_string(),
             &output::quota(namespace.max_in_flight),
+            &namespace.rate.to_string(),
             yes(namespace.paused),
             namespace.dead_letter_webhook.as_deref().unwrap_or_default(),
         ]);

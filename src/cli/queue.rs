@@ -8,6 +8,7 @@ use super::database::Database;
 use super::output::{self, Output};
 use crate::api::NodeSeen;
 use crate::store::queues::Declaration;
+use crate::store::rates::RateSettings;
 
 /// What to do with queues.
 #[derive(Debug, Clone, clap::Args)]
@@ -63,6 +64,12 @@ struct Declare {
     /// How many of its tasks may run at the same time, over all replicas; what was set before stays unless given
     #[arg(long, value_name = "N|none", value_parser = super::quota)]
     max_in_flight: Option<i32>,
+    /// How many of its tasks may start in a second, minute or hour, over all replicas; what was set before stays unless given
+    #[arg(long, value_name = "N/s|N/min|N/h|none")]
+    rate: Option<String>,
+    /// How many of them may start at once; unless set, as many as the rate gives in a second
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    burst: Option<i32>,
     #[command(flatten)]
     database: Database,
 }
@@ -100,7 +107,9 @@ async fn list(args: List) -> anyhow::Result<u8> {
         "declared",
         "if unserved",
         "max in flight",
+        "rate",
         "paused",
+        "throttled until",
         "ready",
         "oldest",
         "later",
@@ -118,7 +127,9 @@ async fn list(args: List) -> anyhow::Result<u8> {
             declared.to_owned(),
             queue.unserved,
             output::quota(queue.max_in_flight),
+            queue.rate.to_string(),
             if queue.paused { "yes" } else { "no" }.to_owned(),
+            queue.rate.throttled_until.unwrap_or_default(),
             queue.ready.to_string(),
             queue.oldest_ms.map(age).unwrap_or_default(),
             queue.later.to_string(),
@@ -185,6 +196,10 @@ async fn declare(args: Declare) -> anyhow::Result<u8> {
         node: args.node,
         unserved: args.unserved,
         max_in_flight: args.max_in_flight,
+        rate: RateSettings {
+            rate: args.rate,
+            burst: args.burst,
+        },
     };
     args.database.open()?.state.declare_queue(route).await?;
     output::say("declared");

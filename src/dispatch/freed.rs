@@ -13,8 +13,7 @@ use crate::store::quotas;
 impl Delivery {
     /// The slot of a task under a quota, which goes with the report of its end.
     pub(super) fn keep_slot(&mut self) -> Option<Arc<Slot>> {
-        let is_limited = self.route.limits().next().is_some();
-        let keep = is_limited && matches!(self.origin, Origin::Durable { .. });
+        let keep = self.route.has_quota() && matches!(self.origin, Origin::Durable { .. });
         self.slot.take_if(|_| keep).map(Arc::new)
     }
 }

@@ -83,7 +83,9 @@ pub struct Tenants {
     pub aged_starts: AtomicU64,
     /// Sweeps that found a quota used up.
     pub quotas_used_up: AtomicU64,
-    /// Sweeps that found a quota in the hands of another replica.
+    /// Sweeps that found the bucket of a rate empty.
+    pub throttled: AtomicU64,
+    /// Sweeps that found a quota or rate in the hands of another replica.
     pub quotas_lost: AtomicU64,
 }
 
@@ -101,6 +103,7 @@ impl Tenants {
         add(&self.first_starts, learned.first_starts.len());
         add(&self.aged_starts, learned.aged);
         add(&self.quotas_used_up, learned.used_up);
+        add(&self.throttled, learned.throttled);
         add(&self.quotas_lost, learned.lost);
     }
 }

@@ -1,7 +1,7 @@
 //! Which lanes may have work, and how far each has been read: hints in memory, renewed by wakes and polls.
 //!
 //! `plan` divides free slots among tenants and their lanes, `learn` takes in what came of it, `limits` remembers which
-//! quotas hold back.
+//! quotas and rates hold back.
 
 mod learn;
 mod limits;
@@ -18,6 +18,7 @@ use self::limits::Limits;
 use crate::domain::ageing::Ageing;
 use crate::domain::fairness::{Line, Share};
 use crate::domain::id::{NamespaceId, RouteId, TaskId};
+use crate::domain::route::Route;
 use crate::domain::scope::Scope;
 use crate::store::routes::DuePage;
 
@@ -168,7 +169,7 @@ impl Lanes {
         }
     }
 
-    /// When the next route or quota that rests is looked at again.
+    /// When the next route, quota or rate that rests is looked at again.
     pub(super) fn next_rested(&self, now: Instant) -> Option<Instant> {
         let ends = self.resting.values().map(|(_, until)| *until);
         ends.chain(self.limits.rests())
@@ -186,7 +187,13 @@ impl Lanes {
         self.limits.left_over(now)
     }
 
-    /// Quotas may be others by now.
+    /// Whether nothing of this route may be claimed now, by a quota or rate above it.
+    #[must_use]
+    pub(super) fn rests(&self, route: &Route, now: Instant) -> bool {
+        route.limits().any(|of| self.limits.rest(of, now))
+    }
+
+    /// Quotas and rates may be others by now.
     pub(super) fn settings_changed(&mut self) {
         self.limits.changed();
     }

@@ -93,13 +93,10 @@ impl Routes {
 
     /// Those of these routes that stand under a quota, as far as is known.
     #[must_use]
-    pub fn limited(&self, ids: impl IntoIterator<Item = RouteId>) -> Vec<RouteId> {
+    pub fn under_quota(&self, ids: impl IntoIterator<Item = RouteId>) -> Vec<RouteId> {
         let known = self.known.lock();
-        let limited = |id: &RouteId| {
-            let route = known.get(id);
-            route.is_some_and(|route| route.limits().next().is_some())
-        };
-        ids.into_iter().filter(limited).collect()
+        let has_quota = |id: &RouteId| known.get(id).is_some_and(|route| route.has_quota());
+        ids.into_iter().filter(has_quota).collect()
     }
 
     async fn read(&self, pool: &Pool, ids: Vec<RouteId>) -> Result<(), store::Error> {

@@ -170,7 +170,7 @@ impl Sweeper {
             }
         }
         for (route, back) in &pending.routes {
-            self.news |= self.lanes.note_route(*route, *back, now);
+            self.news |= self.lanes.note_route(*route, *back, now) && !self.rests(*route, now);
         }
         if pending.settings {
             self.lanes.settings_changed();
@@ -319,7 +319,8 @@ impl Sweeper {
         self.scan_after = last
             .filter(|_| page.more)
             .map(|lane| (lane.route, lane.priority));
-        self.due_seen = page.lanes.iter().any(DueLane::is_open);
+        let open = |lane: &DueLane| lane.is_open() && !self.rests(lane.route, now);
+        self.due_seen = page.lanes.iter().any(open);
         let next = self.lanes.note_due(&page, now);
         let next = if page.more {
             Some(Duration::ZERO)
@@ -331,6 +332,12 @@ impl Sweeper {
         self.scan_from = now + pause;
         self.poll_at = now + next;
         Ok(())
+    }
+
+    /// Whether a quota or rate above this route rests: its rows are no reason to look.
+    fn rests(&self, route: RouteId, now: Instant) -> bool {
+        let route = self.hub.routes.one(route);
+        route.is_some_and(|route| self.lanes.rests(&route, now))
     }
 
     fn jittered_poll(&self) -> Duration {

@@ -1,12 +1,14 @@
-//! Quotas: how many tasks of a namespace or route may be claimed at the same time, over all replicas.
+//! What is left of limits: of quotas (how many tasks of a namespace or route may be claimed at the same time) and of rates
+//! (how many may start in a time), both over all replicas.
 
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 
 use super::id::{NamespaceId, RouteId};
+use super::rate::Bucket;
 
-/// What a quota is of.
+/// What a limit is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Limited {
     /// A namespace, over all its routes.
@@ -15,25 +17,34 @@ pub enum Limited {
     Route(RouteId),
 }
 
-/// A quota as the database has it, and how far it is used.
+/// Quota and rate as the database has them, and how far they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Of what.
     pub of: Limited,
     /// Tasks that may be claimed at the same time; none for any number.
     pub quota: Option<i32>,
-    /// Tasks that are, by all replicas.
+    /// Tasks that are, by all replicas; not counted without a quota.
     pub claimed: i64,
     /// When the first of these was claimed.
     pub oldest: Option<DateTime<Utc>>,
+    /// The tokens of its rate, if it has one.
+    pub bucket: Option<Bucket>,
     /// The database's clock at the count.
     pub at: DateTime<Utc>,
 }
 
 impl Usage {
-    /// How many more may be claimed; none for any number. An adoption may have gone beyond the quota.
+    /// How many more may be claimed; none for any number.
     #[must_use]
     pub fn left(&self) -> Option<i32> {
+        let tokens = self.bucket.map(|bucket| bucket.tokens(self.at));
+        self.quota_left().into_iter().chain(tokens).min()
+    }
+
+    /// The same by the quota alone. An adoption may have gone beyond it.
+    #[must_use]
+    pub fn quota_left(&self) -> Option<i32> {
         let quota = i64::from(self.quota?);
         Some(i32::try_from((quota - self.claimed).max(0)).unwrap_or(i32::MAX))
     }
@@ -48,11 +59,11 @@ pub struct Wanting {
     pub route: RouteId,
     /// Rows that it may give at most.
     pub limit: i32,
-    /// A quota stands above it: without a count of that it gives nothing.
+    /// A quota or a rate stands above it: without a count of that it gives nothing.
     pub limited: bool,
 }
 
-/// What a lane may give, and under which quotas that was found.
+/// What a lane may give, and under which quotas and rates that was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fitted {
     /// Rows at most.
@@ -61,14 +72,17 @@ pub struct Fitted {
     pub namespace_quota: Option<i32>,
     /// The quota of its route.
     pub route_quota: Option<i32>,
+    /// The rate of its namespace was heeded.
+    pub namespace_rated: bool,
+    /// That of its route was.
+    pub route_rated: bool,
 }
 
 /// Cuts the limits of lanes, the most urgent ones first, so that all of them together stay within what is left of the
-/// quotas that are held. A lane under a quota that somebody else holds gives nothing.
+/// quotas and rates that are held. A lane under one that somebody else holds gives nothing.
 #[must_use]
 pub fn fit(lanes: &[Wanting], held: &[Usage], lost: &[Limited]) -> Vec<Fitted> {
-    let quotas: HashMap<Limited, Option<i32>> =
-        held.iter().map(|usage| (usage.of, usage.quota)).collect();
+    let known: HashMap<Limited, &Usage> = held.iter().map(|usage| (usage.of, usage)).collect();
     let mut left: HashMap<Limited, i32> = held
         .iter()
         .filter_map(|usage| Some((usage.of, usage.left()?)))
@@ -96,11 +110,14 @@ pub fn fit(lanes: &[Wanting], held: &[Usage], lost: &[Limited]) -> Vec<Fitted> {
                 *left -= limit;
             }
         }
-        let [namespace_quota, route_quota] = of.map(|of| quotas.get(&of).copied().flatten());
+        let [namespace, route] = of.map(|of| known.get(&of));
+        let rated = |usage: Option<&&Usage>| usage.is_some_and(|usage| usage.bucket.is_some());
         Fitted {
             limit,
-            namespace_quota,
-            route_quota,
+            namespace_quota: namespace.and_then(|usage| usage.quota),
+            route_quota: route.and_then(|usage| usage.quota),
+            namespace_rated: rated(namespace),
+            route_rated: rated(route),
         }
     });
     fitted.collect()
@@ -111,6 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::domain::rate::Rate;
 
     fn usage(of: Limited, quota: Option<i32>, claimed: i64) -> Usage {
         Usage {
@@ -118,6 +136,7 @@ mod tests {
             quota,
             claimed,
             oldest: None,
+            bucket: None,
             at: DateTime::UNIX_EPOCH,
         }
     }
@@ -148,6 +167,41 @@ mod tests {
     fn what_is_claimed_beyond_the_quota_leaves_nothing() {
         let held = [usage(Limited::Route(3), Some(2), 5)];
         assert_eq!(fit(&[lane(1, 3, 9)], &held, &[])[0].limit, 0);
+    }
+
+    #[test]
+    fn tokens_and_quota_bound_together_and_a_rate_is_said_to_be_heeded() {
+        let three = Bucket {
+            rate: Rate::new(1, 1000, Some(3)),
+            full_at: None,
+        };
+        let rated = |of, quota| Usage {
+            bucket: Some(three),
+            ..usage(of, quota, 5)
+        };
+        let left = |quota| rated(Limited::Route(1), quota).left();
+        assert_eq!(
+            [left(None), left(Some(7)), left(Some(9))],
+            [Some(3), Some(2), Some(3)]
+        );
+        let held = [
+            rated(Limited::Namespace(1), None),
+            usage(Limited::Route(2), Some(9), 0),
+        ];
+        let fitted = fit(&[lane(1, 2, 2), lane(1, 3, 2)], &held, &[]);
+        assert_eq!(
+            fitted.iter().map(|one| one.limit).collect::<Vec<_>>(),
+            [2, 1]
+        );
+        assert!(
+            fitted
+                .iter()
+                .all(|one| one.namespace_rated && !one.route_rated)
+        );
+        assert_eq!(
+            (fitted[0].route_quota, fitted[0].namespace_quota),
+            (Some(9), None)
+        );
     }
 
     #[test]

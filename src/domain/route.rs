@@ -43,6 +43,10 @@ pub struct Route {
     pub namespace_quota: Option<i32>,
     /// Its own tasks that may be.
     pub route_quota: Option<i32>,
+    /// Its namespace starts so many tasks in a time only.
+    pub namespace_rated: bool,
+    /// It does itself.
+    pub route_rated: bool,
     /// Tries before a dead letter.
     pub max_attempts: Option<u32>,
     /// First wait between tries.
@@ -54,15 +58,21 @@ pub struct Route {
 }
 
 impl Route {
-    /// The quotas above it.
+    /// The quotas and rates above it.
     pub fn limits(&self) -> impl Iterator<Item = Limited> {
-        let namespace = self.namespace_quota.is_some();
-        let route = self.route_quota.is_some();
+        let namespace = self.namespace_quota.is_some() || self.namespace_rated;
+        let route = self.route_quota.is_some() || self.route_rated;
         [
             namespace.then_some(Limited::Namespace(self.namespace_id)),
             route.then_some(Limited::Route(self.id)),
         ]
         .into_iter()
         .flatten()
+    }
+
+    /// Whether a quota stands above it: when one of its tasks ends, another one may start.
+    #[must_use]
+    pub fn has_quota(&self) -> bool {
+        self.namespace_quota.is_some() || self.route_quota.is_some()
     }
 }

@@ -11,6 +11,7 @@ use super::id::DispatcherId;
 use super::pause::Pause;
 use super::placement::Nodes;
 use super::quota::{Limited, Usage};
+use super::rate::Rate;
 use super::route::Route;
 use super::scope::{self, Group};
 
@@ -180,7 +181,7 @@ pub struct Facts<'f> {
     pub pauses: &'f [Pause],
     /// The workers of all live replicas.
     pub groups: &'f [Group],
-    /// The quotas above it.
+    /// The quotas and rates above it.
     pub quotas: &'f [Usage],
 }
 
@@ -206,6 +207,8 @@ pub enum Verdict {
     Paused(Vec<Pause>),
     /// A quota above it is used up.
     QuotaUsed(Usage),
+    /// A rate above it puts it off until then, and behind those before it in the line.
+    Throttled(Limited, Rate, DateTime<Utc>),
     /// Nobody can take it.
     Unserved(Reason),
     /// Nothing: the next sweep claims it, or those that stand before it in the line.
@@ -223,6 +226,7 @@ impl Verdict {
             Self::Held(_) => "held",
             Self::Paused(_) => "paused",
             Self::QuotaUsed(_) => "quota_used_up",
+            Self::Throttled(..) => "throttled",
             Self::Unserved(reason) => reason.name(),
             Self::WillBeClaimed => "will_be_claimed",
         }
@@ -238,6 +242,7 @@ impl Verdict {
             Self::Held(_) => Some(Gate::Hold),
             Self::Paused(_) => Some(Gate::Pause),
             Self::QuotaUsed(_) => Some(Gate::Quota),
+            Self::Throttled(..) => Some(Gate::Rate),
             Self::Unserved(reason) => Some(reason.gate()),
             Self::WillBeClaimed => None,
         }
@@ -264,15 +269,15 @@ impl Verdict {
                 format!("it does not start: {}", pauses.join("; "))
             }
             Self::QuotaUsed(usage) => {
-                let whose = match usage.of {
-                    Limited::Namespace(_) => "namespace",
-                    Limited::Route(_) => "route",
-                };
-                let quota = usage.quota.unwrap_or(i32::MAX);
+                let (whose, quota) = (whose(usage.of), usage.quota.unwrap_or(i32::MAX));
                 format!(
                     "the quota of its {whose}: {} of {quota} used",
                     usage.claimed
                 )
+            }
+            Self::Throttled(of, rate, until) => {
+                let (whose, until) = (whose(*of), time(*until));
+                format!("the rate of its {whose}, {rate}: the next task may start at {until}")
             }
             Self::Unserved(reason) => reason.sentence().to_owned(),
             Self::WillBeClaimed => {
@@ -301,6 +306,13 @@ impl Claimed {
     }
 }
 
+fn whose(of: Limited) -> &'static str {
+    match of {
+        Limited::Namespace(_) => "namespace",
+        Limited::Route(_) => "route",
+    }
+}
+
 fn time(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
@@ -324,12 +336,19 @@ pub fn stops(facts: &Facts<'_>) -> Vec<Verdict> {
     let covers = |pause: &&Pause| pause.address.covers(facts.route);
     let pauses: Vec<Pause> = facts.pauses.iter().filter(covers).cloned().collect();
     let mut quotas = facts.quotas.iter();
-    let used_up = quotas.find(|usage| usage.left() == Some(0)).copied();
+    let used_up = quotas.find(|usage| usage.quota_left() == Some(0)).copied();
+    let puts_off = facts.quotas.iter().filter_map(|usage| {
+        let bucket = usage.bucket?;
+        let until = bucket.free_at(usage.at);
+        (until > usage.at).then_some((until, usage.of, bucket.rate))
+    });
+    let throttled = puts_off.max_by_key(|(until, ..)| *until);
     [
         due_at.map(Verdict::NotDue),
         (hold != 0).then_some(Verdict::Held(hold)),
         (!pauses.is_empty()).then_some(Verdict::Paused(pauses)),
         used_up.map(Verdict::QuotaUsed),
+        throttled.map(|(until, of, rate)| Verdict::Throttled(of, rate, until)),
         unserved.map(Verdict::Unserved),
     ]
     .into_iter()

@@ -1,6 +1,7 @@
 //! Claiming due tasks, reading their bodies, and taking over tasks that a worker brings along.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -35,12 +36,16 @@ pub struct LaneRequest {
     pub low: (DateTime<Utc>, TaskId),
     /// Index into [`ClaimRequest::shares`], from 0.
     pub share: usize,
-    /// A quota is thought to stand above it: its limit is cut to what a count leaves.
+    /// A quota or rate is thought to stand above it: its limit is cut to what a count leaves.
     pub limited: bool,
     /// The quota of its namespace that the limit heeds. Where another one stands in the database it gives nothing.
     pub namespace_quota: Option<i32>,
     /// The same of its route.
     pub route_quota: Option<i32>,
+    /// The rate of its namespace is heeded. Where one stands in the database that is not, it gives nothing.
+    pub namespace_rated: bool,
+    /// The same of its route.
+    pub route_rated: bool,
 }
 
 impl LaneRequest {
@@ -65,7 +70,7 @@ pub struct ClaimRequest {
     pub shares: Vec<i32>,
     /// Waiting for so long counts as much as one priority.
     pub ageing: Ageing,
-    /// The quotas above the lanes.
+    /// The quotas and rates above the lanes.
     pub quotas: Vec<Ask>,
     /// One of them that is waited for, since trying was in vain too often.
     pub awaited: Option<Limited>,
@@ -87,15 +92,17 @@ pub struct Claimed {
     pub claims: Vec<Claim>,
     /// None when no row was taken.
     pub at: Option<DateTime<Utc>>,
-    /// The quotas that were held, as they were before the claim.
+    /// The quotas and rates that were held, as they were before the claim.
     pub usages: Vec<Usage>,
-    /// The quotas that somebody else held.
+    /// When they were counted, by the clock here.
+    pub counted: Option<Instant>,
+    /// The quotas and rates that somebody else held.
     pub lost: Vec<Limited>,
 }
 
-/// Claims due tasks under the quotas above them: takes those that nobody else has, counts what is claimed, and claims
-/// what they leave, in one transaction, so that the count is true until its commit. Without a quota it is one statement.
-/// Answers the request as it was made in the end.
+/// Claims due tasks under the quotas and rates above them: takes those that nobody else has, counts what is claimed,
+/// claims what they leave, and takes a token for each claim, in one transaction, so that the count is true until its
+/// commit. Without a quota or rate it is one statement. Answers the request as it was made in the end.
 pub async fn claim_within(
     client: &mut Client,
     dispatcher: DispatcherId,
@@ -135,6 +142,7 @@ pub async fn claim_within(
     } else {
         quotas::count(&transaction, &asks).await?
     };
+    let counted = Some(Instant::now());
     let wanting: Vec<Wanting> = request.lanes.iter().map(LaneRequest::wanting).collect();
     for (lane, fitted) in request
         .lanes
@@ -143,6 +151,7 @@ pub async fn claim_within(
     {
         lane.limit = fitted.limit;
         (lane.namespace_quota, lane.route_quota) = (fitted.namespace_quota, fitted.route_quota);
+        (lane.namespace_rated, lane.route_rated) = (fitted.namespace_rated, fitted.route_rated);
     }
     request.lanes.retain(|lane| lane.limit > 0);
     let claimed = if request.lanes.is_empty() {
@@ -150,15 +159,40 @@ pub async fn claim_within(
     } else {
         claim(&transaction, dispatcher, &request, deadlines).await?
     };
+    quotas::take_tokens(&transaction, &starts(&request, &claimed.claims, &usages)).await?;
     transaction.commit().await?;
     Ok((
         request,
         Claimed {
             usages,
+            counted,
             lost,
             ..claimed
         },
     ))
+}
+
+/// How many of these claims each rate has to pay for; rates that pay nothing are left out.
+fn starts<'u>(
+    request: &ClaimRequest,
+    claims: &[Claim],
+    usages: &'u [Usage],
+) -> Vec<(&'u Usage, i32)> {
+    let namespaces: HashMap<RouteId, NamespaceId> = request
+        .lanes
+        .iter()
+        .map(|lane| (lane.route, lane.namespace))
+        .collect();
+    let rated = usages.iter().filter(|usage| usage.bucket.is_some());
+    let paying = rated.filter_map(|usage| {
+        let pays = |claim: &&Claim| match usage.of {
+            Limited::Namespace(id) => namespaces.get(&claim.route) == Some(&id),
+            Limited::Route(id) => claim.route == id,
+        };
+        let starts = claims.iter().filter(pays).count();
+        (starts > 0).then(|| (usage, i32::try_from(starts).unwrap_or(i32::MAX)))
+    });
+    paying.collect()
 }
 
 /// Claims due tasks: at most `limit` a lane and so many a share.
@@ -181,6 +215,8 @@ pub async fn claim(
     let namespace_quotas: Vec<Option<i32>> =
         lanes.iter().map(|lane| lane.namespace_quota).collect();
     let route_quotas: Vec<Option<i32>> = lanes.iter().map(|lane| lane.route_quota).collect();
+    let namespace_rated: Vec<bool> = lanes.iter().map(|lane| lane.namespace_rated).collect();
+    let route_rated: Vec<bool> = lanes.iter().map(|lane| lane.route_rated).collect();
     let statement = client.prepare_cached(CLAIM).await?;
     let rows = client
         .query(
@@ -200,6 +236,8 @@ pub async fn claim(
                 &millis(request.ageing.step()),
                 &namespace_quotas,
                 &route_quotas,
+                &namespace_rated,
+                &route_rated,
             ],
         )
         .await?;

@@ -7,8 +7,10 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::Row;
 
 use super::letter_events::{self, Hook};
+use super::rates::{self, RateSettings};
 use super::{Client, Error, storable};
 use crate::domain::id::RouteId;
+use crate::domain::rate::{Bucket, Rate};
 
 const LIST_QUEUES: &str = include_str!("../../sql/list_queues.sql");
 const DECLARE_QUEUE: &str = include_str!("../../sql/declare_queue.sql");
@@ -39,6 +41,10 @@ pub struct Queue {
     pub paused: bool,
     /// Its tasks that may be claimed at the same time over all replicas.
     pub max_in_flight: Option<i32>,
+    /// Its tasks that may start in a time.
+    pub rate: Option<Rate>,
+    /// When the next one may start, by its own rate and that of its namespace, if that is later.
+    pub throttled_until: Option<DateTime<Utc>>,
     /// Due tasks.
     pub ready: Counted,
     /// Tasks that are not due yet.
@@ -110,6 +116,8 @@ pub async fn list(
 fn queue(row: &Row) -> Result<Queue, Error> {
     let oldest: Option<i64> = row.try_get("oldest_ms")?;
     let reason: Option<String> = row.try_get("unserved_reason")?;
+    let (own, above) = (rates::bucket(row, ""), rates::bucket(row, "namespace_"));
+    let at: DateTime<Utc> = row.try_get("at")?;
     Ok(Queue {
         route: row.try_get("route_id")?,
         namespace: row.try_get("namespace")?,
@@ -120,6 +128,8 @@ fn queue(row: &Row) -> Result<Queue, Error> {
         unserved: row.try_get("unserved")?,
         paused: row.try_get("paused")?,
         max_in_flight: row.try_get("max_in_flight")?,
+        rate: own.map(|bucket| bucket.rate),
+        throttled_until: throttled_until(own.into_iter().chain(above), at),
         ready: Counted {
             tasks: row.try_get("ready")?,
             estimate: row.try_get("ready_estimate")?,
@@ -142,6 +152,15 @@ fn queue(row: &Row) -> Result<Queue, Error> {
     })
 }
 
+/// When all of these have a token, if that is later.
+fn throttled_until(
+    buckets: impl IntoIterator<Item = Bucket>,
+    at: DateTime<Utc>,
+) -> Option<DateTime<Utc>> {
+    let free = buckets.into_iter().map(|bucket| bucket.free_at(at));
+    free.max().filter(|free| *free > at)
+}
+
 /// A route to declare. The database judges the values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Declaration {
@@ -157,17 +176,20 @@ pub struct Declaration {
     pub unserved: Option<String>,
     /// Its tasks that may be claimed at the same time, -1 for any number; none keeps what is there.
     pub max_in_flight: Option<i32>,
+    /// Its tasks that may start in a time.
+    pub rate: RateSettings,
 }
 
-/// Declares a route, which is made if it is new.
-pub async fn declare(client: &Client, route: &Declaration) -> Result<RouteId, Error> {
+/// Declares a route, which is made if it is new: with all its settings or, where one is refused, not at all.
+pub async fn declare(client: &mut Client, route: &Declaration) -> Result<RouteId, Error> {
+    let transaction = client.transaction().await?;
     let namespace = route.namespace.as_deref().unwrap_or("default");
     let (node, unserved) = (
         route.node.as_deref().map(storable),
         route.unserved.as_deref().map(storable),
     );
-    let statement = client.prepare_cached(DECLARE_QUEUE).await?;
-    let row = client
+    let statement = transaction.prepare_cached(DECLARE_QUEUE).await?;
+    let row = transaction
         .query_one(
             &statement,
             &[
@@ -180,6 +202,10 @@ pub async fn declare(client: &Client, route: &Declaration) -> Result<RouteId, Er
             ],
         )
         .await?;
+    if !route.rate.is_empty() {
+        rates::set_of_queue(&transaction, route).await?;
+    }
+    transaction.commit().await?;
     Ok(row.try_get("route_id")?)
 }
 
@@ -198,6 +224,10 @@ pub struct Namespace {
     pub weight: i32,
     /// Tasks that may be claimed at the same time over all replicas.
     pub max_in_flight: Option<i32>,
+    /// Tasks that may start in a time.
+    pub rate: Option<Rate>,
+    /// When the next one may start, if that is later.
+    pub throttled_until: Option<DateTime<Utc>>,
     /// Where its dead letters are posted to.
     pub webhook: Option<String>,
     /// Whether its dead letters are notified of.
@@ -215,6 +245,7 @@ pub async fn list_namespaces(
         .query(&statement, &[&name.map(storable), &limit])
         .await?;
     let namespaces = rows.iter().map(|row| {
+        let bucket = rates::bucket(row, "");
         Ok(Namespace {
             name: row.try_get("name")?,
             placement: row.try_get("placement")?,
@@ -222,6 +253,8 @@ pub async fn list_namespaces(
             paused: row.try_get("paused")?,
             weight: row.try_get("weight")?,
             max_in_flight: row.try_get("max_in_flight")?,
+            rate: bucket.map(|bucket| bucket.rate),
+            throttled_until: throttled_until(bucket, row.try_get("at")?),
             webhook: row.try_get("dead_letter_webhook")?,
             notify: row.try_get("dead_letter_notify")?,
         })
@@ -242,6 +275,8 @@ pub struct NamespaceSettings {
     pub weight: Option<i32>,
     /// Its tasks that may be claimed at the same time, -1 for any number.
     pub max_in_flight: Option<i32>,
+    /// Its tasks that may start in a time.
+    pub rate: RateSettings,
 }
 
 impl NamespaceSettings {
@@ -252,6 +287,7 @@ impl NamespaceSettings {
             && self.require_declared_queues.is_none()
             && self.weight.is_none()
             && self.max_in_flight.is_none()
+            && self.rate.is_empty()
             && self.hook.is_empty()
     }
 }
@@ -276,6 +312,9 @@ pub async fn set_namespace(
             ],
         )
         .await?;
+    if !settings.rate.is_empty() {
+        rates::set_of_namespace(&transaction, name, &settings.rate).await?;
+    }
     if !settings.hook.is_empty() {
         letter_events::set_hook(&transaction, name, &settings.hook).await?;
     }

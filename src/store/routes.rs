@@ -128,6 +128,8 @@ pub async fn read(client: &impl GenericClient, ids: &[RouteId]) -> Result<Vec<Ro
             weight: u32::try_from(row.get::<_, i32>("weight")).unwrap_or(1),
             namespace_quota: row.get("namespace_quota"),
             route_quota: row.get("route_quota"),
+            namespace_rated: row.get("namespace_rated"),
+            route_rated: row.get("route_rated"),
             max_attempts: row
                 .get::<_, Option<i32>>("max_attempts")
                 .and_then(|tries| u32::try_from(tries).ok()),

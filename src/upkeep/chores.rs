@@ -103,7 +103,7 @@ async fn do_chores(
     if failed > 0 || moved.iter().any(|task| task.goes == Goes::Dead) {
         hub.wakes.letter();
     }
-    let freed = hub.routes.limited(moved.iter().map(|task| task.route));
+    let freed = hub.routes.under_quota(moved.iter().map(|task| task.route));
     hub.wakes.freed_here(&freed, ());
     let own = hub.dispatcher;
     let mut ready: Vec<RouteId> = moved.iter().map(|task| task.route).collect();

@@ -46,6 +46,7 @@ mod plans;
 mod producers;
 mod producers_meet;
 mod quotas;
+mod rates;
 mod ready_moves;
 mod redrives;
 mod retention;

@@ -252,7 +252,7 @@ async fn without_pauses_a_claim_looks_once_whether_there_are_any() {
     )
     .await;
     let execute = format!(
-        "execute claim_tasks({}, 1, '{{1}}', '{{1}}', '{{5}}', '{{1970-01-01}}', '{{0}}', '{{1}}', '{{5}}', 1, 1, 30000, '{{null}}', '{{null}}')",
+        "execute claim_tasks({}, 1, '{{1}}', '{{1}}', '{{5}}', '{{1970-01-01}}', '{{0}}', '{{1}}', '{{5}}', 1, 1, 30000, '{{null}}', '{{null}}', '{{false}}', '{{false}}')",
         queue.dispatcher
     );
     let looks = async || {

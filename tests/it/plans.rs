@@ -114,6 +114,11 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
             Some("dispatcher_pkey"),
             "'{{1,2}}', '{{1,3}}', '{{null,1970-01-01}}', '{{null,1970-01-01}}'"
         ),
+        hot!(
+            "take_tokens",
+            None,
+            "'{{1,2}}', '{{1,3}}', '{{5,5}}', '{{1000,1000}}', '{{9,9}}', array[now(), now()]"
+        ),
         hot!("read_stage", None, "{id}"),
         hot!(
             "list_queues",
@@ -169,9 +174,13 @@ fn claim_arguments() -> String {
     )
 }
 
-/// As many lanes without quotas.
+/// As many lanes without quotas and rates.
 fn unlimited(lanes: usize) -> String {
-    format!("{0}, {0}", repeat("null", lanes))
+    format!(
+        "{0}, {0}, {1}, {1}",
+        repeat("null", lanes),
+        repeat("false", lanes)
+    )
 }
 
 /// A claim of so many from one lane, from a mark on.
@@ -179,7 +188,7 @@ fn execute_claim(dispatcher: i64, (at, id): (String, TaskId), quantity: i32) -> 
     format!(
         "execute claim_tasks(
             {dispatcher}, 1, '{{1}}', '{{1}}', '{{{quantity}}}', '{{\"{at}\"}}', '{{{id}}}', '{{1}}', '{{{quantity}}}', 1, 1,
-            30000, '{{null}}', '{{null}}'
+            30000, '{{null}}', '{{null}}', '{{false}}', '{{false}}'
         )"
     )
 }

@@ -1,13 +1,15 @@
-//! What becomes of a quota that is free again: who uses it, and who is told.
+//! How quotas are counted, and what becomes of one that is free again: who uses it, and who is told.
 
 use std::time::Duration;
 
+use fencepost::domain::quota::Limited;
 use fencepost::proto::worker::Register;
 use fencepost::store::dispatchers;
+use fencepost::store::quotas::{self, Ask};
 
 use crate::lifecycle::Stage;
 use crate::support::scripted_worker::register;
-use crate::support::{ScriptedWorker, TestDb, eventually};
+use crate::support::{Queue, ScriptedWorker, TestDb, eventually};
 use crate::waits::Overheard;
 
 const STEP: Duration = Duration::from_secs(20);
@@ -121,4 +123,36 @@ async fn others_are_told_of_a_free_quota_when_nobody_here_has_a_use_for_it() {
     .await;
     worker.succeed(&running[0], "1").await;
     told.hears("1 freed").await;
+}
+
+#[tokio::test]
+async fn a_count_may_start_late_but_not_after_the_clock_has_stepped_back() {
+    let queue = Queue::new().await;
+    queue.enqueue(10).await;
+    let client = queue.client().await;
+    queue.claim(4).await;
+    client
+        .batch_execute("select fencepost.set_namespace('default', max_in_flight => 9)")
+        .await
+        .unwrap();
+    let of = Limited::Namespace(1);
+    let counted = async |from| {
+        let usages = quotas::count(&client, &[Ask { of, from }]).await.unwrap();
+        (usages[0].claimed, usages[0].oldest, usages[0].at)
+    };
+    let (all, oldest, at) = counted(None).await;
+    assert_eq!(all, 4);
+    assert_eq!(counted(Some((oldest.unwrap(), at))).await.0, 4);
+    assert_eq!(
+        counted(Some((at, at))).await.0,
+        0,
+        "the hint is taken at its word"
+    );
+    assert_eq!(
+        counted(Some((at, at + chrono::TimeDelta::hours(1))))
+            .await
+            .0,
+        4,
+        "but not from a clock ahead of this one"
+    );
 }

@@ -50,6 +50,7 @@ async fn a_task_on_its_way_through_the_gates() {
             "hold",
             "pause",
             "quota",
+            "rate",
             "placement",
             "workers",
             "reach",
@@ -61,7 +62,7 @@ async fn a_task_on_its_way_through_the_gates() {
     let (yes, no) = (Some(true), Some(false));
     assert_eq!(
         passed,
-        [yes, yes, yes, yes, yes, yes, yes, no, None, None, None]
+        [yes, yes, yes, yes, yes, yes, yes, yes, no, None, None, None]
     );
 
     let other = Register {

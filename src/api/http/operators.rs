@@ -75,6 +75,8 @@ pub(super) async fn declare(
             "node" => route.node = text()?,
             "unserved" => route.unserved = text()?,
             "max_in_flight" => route.max_in_flight = quota(&name, &value)?,
+            "rate" => route.rate.rate = text()?,
+            "burst" => route.rate.burst = integer(&name, &value)?,
             _ => return Err(Error::unknown_field(&name)),
         }
     }
@@ -123,6 +125,8 @@ pub(super) async fn set_namespace(
             }
             "weight" => settings.weight = integer(&field, &value)?,
             "max_in_flight" => settings.max_in_flight = quota(&field, &value)?,
+            "rate" => settings.rate.rate = typed(&field, &value, "a string")?,
+            "burst" => settings.rate.burst = integer(&field, &value)?,
             _ => return Err(Error::unknown_field(&field)),
         }
     }

@@ -1,6 +1,7 @@
 //! What operators see, as JSON for HTTP and for `--output json`.
 
 mod queues;
+mod rate;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
@@ -8,6 +9,7 @@ use serde_json::value::RawValue;
 
 use queues::Count;
 pub use queues::QueueView;
+use rate::RateView;
 
 use crate::api::PauseView;
 use crate::domain::route::Route;
@@ -189,6 +191,9 @@ pub struct NamespaceView {
     pub weight: i32,
     /// Tasks that may be claimed at the same time over all replicas.
     pub max_in_flight: Option<i32>,
+    /// Tasks that may start in a time.
+    #[serde(flatten)]
+    pub rate: RateView,
     /// Where its dead letters are posted to.
     pub dead_letter_webhook: Option<String>,
     /// Whether its dead letters are notified of.
@@ -204,6 +209,7 @@ impl From<Namespace> for NamespaceView {
             paused: namespace.paused,
             weight: namespace.weight,
             max_in_flight: namespace.max_in_flight,
+            rate: RateView::new(namespace.rate, namespace.throttled_until),
             dead_letter_webhook: namespace.webhook,
             dead_letter_notify: namespace.notify,
         }

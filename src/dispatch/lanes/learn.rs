@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use super::limits::Left;
 use super::{EMPTY_RESET_INTERVAL, LATE_COMMITS, Lane, Lanes, Place, START};
 use crate::domain::id::NamespaceId;
 use crate::domain::quota::Limited;
@@ -17,11 +18,13 @@ pub(in crate::dispatch) struct Learned {
     pub(in crate::dispatch) aged: usize,
     /// Quotas that are used up.
     pub(in crate::dispatch) used_up: usize,
-    /// Quotas that another replica had.
+    /// Rates whose buckets are empty.
+    pub(in crate::dispatch) throttled: usize,
+    /// Quotas and rates that another replica had.
     pub(in crate::dispatch) lost: usize,
 }
 
-/// What was taken, by lane, share and quota.
+/// What was taken, by lane, share and limit.
 #[derive(Default)]
 struct Taken {
     lanes: HashMap<Lane, (i32, Place, Place)>,
@@ -63,7 +66,7 @@ fn above(lane: &LaneRequest) -> [Limited; 2] {
 
 impl Lanes {
     /// Learns from what a claim took: marks move up behind it, and lanes that gave less than they could have are empty
-    /// for now, unless a quota stopped them.
+    /// for now, unless a quota or rate stopped them.
     pub(in crate::dispatch) fn learn(
         &mut self,
         request: &ClaimRequest,
@@ -123,12 +126,15 @@ impl Lanes {
             stopped.insert(*of);
         }
         learned.lost = stopped.len();
+        let counted = claimed.counted.unwrap_or(now);
         for usage in &claimed.usages {
             let more = taken.limited.get(&usage.of).copied().unwrap_or(0);
-            if self.limits.count(usage, more, now) {
-                learned.used_up += 1;
-                stopped.insert(usage.of);
+            match self.limits.count(usage, more, counted) {
+                Left::Some => continue,
+                Left::NoQuota => learned.used_up += 1,
+                Left::NoToken => learned.throttled += 1,
             }
+            stopped.insert(usage.of);
         }
         stopped
     }

@@ -1,4 +1,4 @@
-//! Which quotas hold back, which others take all the time, and where their counts may start.
+//! Which quotas and rates hold back, which of them others take all the time, and where counts may start.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -10,11 +10,14 @@ use crate::domain::id::{NamespaceId, RouteId};
 use crate::domain::quota::{Limited, Usage};
 use crate::store::quotas::Ask;
 
-/// Quotas that one claim takes at most, so that a replica never keeps many from the others; tenants whose quotas are left
+/// Quotas and rates that one claim takes at most, so that a replica never keeps many from the others; tenants whose quotas are left
 /// out come first in the next one.
 const QUOTAS: usize = 32;
 /// A quota that is used up is looked at again after this long, though nobody has said that it is freed.
 const HELD_BACK: Duration = Duration::from_millis(250);
+/// A rate whose bucket is empty rests until the database's time for it, and no longer than this: whoever misses that it was
+/// raised waits no longer.
+const THROTTLED: Duration = Duration::from_secs(5);
 /// One that another replica had is tried again after about this long, doubled with every loss in a row: a claim holds one
 /// for little more than a commit.
 const LOST: Duration = Duration::from_millis(2);
@@ -25,15 +28,43 @@ const LATE: chrono::TimeDelta = chrono::TimeDelta::seconds(20);
 /// Quotas that are remembered; beyond them, those that do not rest are forgotten.
 const KEPT: usize = 4096;
 
+/// Why nothing is claimed under a quota or rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// The quota is used up: when a task ends, it is free.
+    UsedUp,
+    /// No token is there: nobody can change that but time, and who sets the rate.
+    Throttled,
+    /// Another replica had it.
+    Lost,
+}
+
+/// What came of a count and a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// More may be claimed.
+    Some,
+    /// The quota is used up.
+    NoQuota,
+    /// The bucket is empty.
+    NoToken,
+}
+
 #[derive(Debug, Default)]
 struct Memory {
     /// Nothing is claimed under it until then.
-    rests_until: Option<Instant>,
-    /// It rests since it is used up.
-    used_up: bool,
+    rest: Option<(Why, Instant)>,
     losses: u32,
     /// As in [`Ask`], until the time at which a count starts from the beginning again.
     from: Option<(DateTime<Utc>, DateTime<Utc>, Instant)>,
+}
+
+impl Memory {
+    /// Why it rests now, if it does.
+    fn rests(&self, now: Instant) -> Option<Why> {
+        let rest = self.rest.filter(|(_, until)| now < *until);
+        rest.map(|(why, _)| why)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -46,20 +77,23 @@ pub(super) struct Limits {
 impl Limits {
     /// Whether nothing is to be claimed under it now.
     pub(super) fn rest(&self, of: Limited, now: Instant) -> bool {
-        let memory = self.known.get(&of);
-        memory.is_some_and(|memory| memory.rests_until.is_some_and(|until| now < until))
+        self.why(of, now).is_some()
+    }
+
+    fn why(&self, of: Limited, now: Instant) -> Option<Why> {
+        self.known.get(&of)?.rests(now)
     }
 
     /// When each one that rests is looked at again.
     pub(super) fn rests(&self) -> impl Iterator<Item = Instant> {
-        self.known.values().filter_map(|memory| memory.rests_until)
+        let rests = self.known.values().filter_map(|memory| memory.rest);
+        rests.map(|(_, until)| until)
     }
 
-    /// Whether one that is used up holds back.
+    /// Whether a quota that is used up holds back.
     pub(super) fn hold_back(&self, now: Instant) -> bool {
-        self.known
-            .values()
-            .any(|memory| memory.used_up && memory.rests_until.is_some_and(|until| now < until))
+        let mut known = self.known.values();
+        known.any(|memory| memory.rests(now) == Some(Why::UsedUp))
     }
 
     pub(super) fn freed(&mut self, namespace: NamespaceId, route: RouteId, here: bool) {
@@ -67,10 +101,8 @@ impl Limits {
             self.freed_here.insert(route, namespace);
         }
         for of in [Limited::Namespace(namespace), Limited::Route(route)] {
-            if let Some(memory) = self.known.get_mut(&of)
-                && memory.used_up
-            {
-                (memory.rests_until, memory.used_up) = (None, false);
+            if let Some(memory) = self.known.get_mut(&of) {
+                memory.rest.take_if(|(why, _)| *why == Why::UsedUp);
             }
         }
     }
@@ -78,28 +110,25 @@ impl Limits {
     /// Of the routes whose tasks have ended here those whose quotas are free still, after a look: somebody else may have a
     /// use for them. One that another replica had at that look is kept for the next one.
     pub(super) fn left_over(&mut self, now: Instant) -> Vec<RouteId> {
-        let (known, mut left) = (&self.known, Vec::new());
-        self.freed_here.retain(|route, namespace| {
+        let mut freed = std::mem::take(&mut self.freed_here);
+        let mut left = Vec::new();
+        freed.retain(|route, namespace| {
             let above = [Limited::Namespace(*namespace), Limited::Route(*route)];
-            let resting = |of| {
-                known.get(of).is_some_and(|memory: &Memory| {
-                    memory.rests_until.is_some_and(|until| now < until)
-                })
-            };
-            let mut resting = above.iter().filter(|of| resting(of)).peekable();
-            if resting.peek().is_none() {
+            let why = above.map(|of| self.why(of, now));
+            if why == [None, None] {
                 left.push(*route);
-                return false;
             }
-            resting.all(|of| known.get(of).is_some_and(|memory| !memory.used_up))
+            let in_other_hands = why.contains(&Some(Why::Lost));
+            in_other_hands && !why.iter().flatten().any(|why| *why != Why::Lost)
         });
+        self.freed_here = freed;
         left
     }
 
-    /// Whatever rests is looked at: quotas may be others by now.
+    /// Whatever rests is looked at: quotas and rates may be others by now.
     pub(super) fn changed(&mut self) {
-        for memory in self.known.values_mut().filter(|memory| memory.used_up) {
-            (memory.rests_until, memory.used_up) = (None, false);
+        for memory in self.known.values_mut() {
+            memory.rest.take_if(|(why, _)| *why != Why::Lost);
         }
     }
 
@@ -139,17 +168,34 @@ impl Limits {
         let memory = self.remember(of);
         let rest = LOST * (1 << memory.losses.min(PATIENCE));
         memory.losses += 1;
-        memory.used_up = false;
-        memory.rests_until = Some(now + rest.mul_f64(0.5 + fastrand::f64()));
+        memory.rest = Some((Why::Lost, now + rest.mul_f64(0.5 + fastrand::f64())));
     }
 
-    /// It was counted, and so many more were claimed. True: it is used up.
-    pub(super) fn count(&mut self, usage: &Usage, taken: i32, now: Instant) -> bool {
-        let used_up = usage.left().is_some_and(|left| taken >= left);
+    /// It was counted, at `now` by the clock here, and so many more were claimed.
+    pub(super) fn count(&mut self, usage: &Usage, taken: i32, now: Instant) -> Left {
+        let after = usage.bucket.map(|bucket| bucket.take(taken, usage.at));
+        let empty = after.filter(|bucket| bucket.tokens(usage.at) == 0);
+        let used_up = usage.quota_left().is_some_and(|left| taken >= left);
         let memory = self.remember(usage.of);
         memory.losses = 0;
-        memory.used_up = used_up;
-        memory.rests_until = used_up.then(|| now + HELD_BACK.mul_f64(0.8 + 0.4 * fastrand::f64()));
+        let (left, rest) = match empty {
+            Some(bucket) => {
+                let wait = (bucket.worth_a_look(usage.at) - usage.at).to_std();
+                let wait = wait.unwrap_or_default().min(THROTTLED);
+                (Left::NoToken, Some((Why::Throttled, now + wait)))
+            }
+            None if used_up => {
+                let wait = HELD_BACK.mul_f64(0.8 + 0.4 * fastrand::f64());
+                (Left::NoQuota, Some((Why::UsedUp, now + wait)))
+            }
+            None => (Left::Some, None),
+        };
+        memory.rest = rest;
+        if usage.quota.is_none() {
+            // Nothing was counted, so nothing is known of what is claimed.
+            memory.from = None;
+            return left;
+        }
         // A count from a start that was given does not see what lies before; its reset does.
         let until = match memory.from {
             Some((_, _, until)) if now < until => until,
@@ -157,13 +203,13 @@ impl Limits {
         };
         let latest = usage.at - LATE;
         memory.from = Some((usage.oldest.unwrap_or(latest).min(latest), usage.at, until));
-        used_up
+        left
     }
 
     fn remember(&mut self, of: Limited) -> &mut Memory {
         if self.known.len() > KEPT {
             self.known
-                .retain(|_, memory| memory.rests_until.is_some() || memory.losses > 0);
+                .retain(|_, memory| memory.rest.is_some() || memory.losses > 0);
         }
         self.known.entry(of).or_default()
     }

@@ -80,7 +80,7 @@ impl Lanes {
         }
     }
 
-    /// The lanes that may have work and whose quotas do not rest, by the group that they go to; and how many lanes each
+    /// The lanes that may have work and whose limits do not rest, by the group that they go to; and how many lanes each
     /// tenant has, whether they are asked for or not.
     fn candidates<'r>(
         &self,
@@ -102,8 +102,7 @@ impl Lanes {
             let known = match last {
                 Some((route, known)) if route == lane.0 => known,
                 _ => target(lane.0).map(|(route, nodes)| {
-                    let rests =
-                        rests(route.id) || route.limits().any(|of| self.limits.rest(of, now));
+                    let rests = rests(route.id) || self.rests(route, now);
                     let serving =
                         demand
                             .iter()

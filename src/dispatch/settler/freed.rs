@@ -17,7 +17,7 @@ impl Writer {
             .filter_map(|report| report.route)
             .chain(written.returned.iter().map(|task| task.route))
             .collect();
-        let freed = self.slow.routes.limited(routes);
+        let freed = self.slow.routes.under_quota(routes);
         self.slow.wakes.freed_here(&freed, take_slots(round));
     }
 }

@@ -79,7 +79,7 @@ impl SlowLane {
                         }
                     }
                     self.wakes
-                        .freed_here(&self.routes.limited(report.route), ());
+                        .freed_here(&self.routes.under_quota(report.route), ());
                     let mut acks = Acks::default();
                     acks.add(&report, written.is_recorded(report.token));
                     acks.send();

@@ -15,6 +15,8 @@ pub enum Gate {
     Pause,
     /// Neither the quota of its namespace nor that of its route is used up.
     Quota,
+    /// Neither the rate of its namespace nor that of its route puts it off.
+    Rate,
     /// Its pin fits the placement of its namespace.
     Placement,
     /// Workers serve it.
@@ -29,13 +31,14 @@ pub enum Gate {
 
 impl Gate {
     /// All of them, in their order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Exists,
         Self::Unfinished,
         Self::Due,
         Self::Hold,
         Self::Pause,
         Self::Quota,
+        Self::Rate,
         Self::Placement,
         Self::Workers,
         Self::Reach,
@@ -53,6 +56,7 @@ impl Gate {
             Self::Hold => "hold",
             Self::Pause => "pause",
             Self::Quota => "quota",
+            Self::Rate => "rate",
             Self::Placement => "placement",
             Self::Workers => "workers",
             Self::Reach => "reach",

@@ -6,6 +6,7 @@ use super::*;
 use crate::domain::pause::Address;
 use crate::domain::placement::Placement;
 use crate::domain::quota::{Limited, Usage};
+use crate::domain::rate::{Bucket, Rate};
 use crate::domain::scope::{FrameLimits, Namespaces, Scope};
 
 fn set(names: &[&str]) -> BTreeSet<String> {
@@ -170,7 +171,21 @@ fn usage(quota: i32) -> Usage {
         quota: Some(quota),
         claimed: 40,
         oldest: None,
+        bucket: None,
         at: at(0),
+    }
+}
+
+/// The next token comes in three seconds.
+fn empty(of: Limited) -> Usage {
+    let full = Bucket {
+        rate: Rate::new(20, 60_000, Some(5)),
+        full_at: None,
+    };
+    Usage {
+        of,
+        bucket: Some(full.take(5, at(0))),
+        ..usage(50)
     }
 }
 
@@ -191,7 +206,7 @@ fn the_order_of_the_gates() {
             ..pause(&route, "", "")
         },
     ];
-    let (spare, used) = (usage(50), usage(40));
+    let (spare, used, throttled) = (usage(50), usage(40), empty(Limited::Namespace(1)));
     assert_eq!(
         Verdict::QuotaUsed(used).sentence(),
         "the quota of its route: 40 of 40 used"
@@ -204,7 +219,7 @@ fn the_order_of_the_gates() {
             hold: 3,
         },
         groups: &[],
-        quotas: &[spare, used],
+        quotas: &[spare, throttled, used],
     };
     let all = stops(&facts);
     let names: Vec<&str> = all.iter().map(Verdict::name).collect();
@@ -215,12 +230,17 @@ fn the_order_of_the_gates() {
             "held",
             "paused",
             "quota_used_up",
+            "throttled",
             "no_live_workers"
         ]
     );
     assert_eq!(
         all[2].sentence(),
         "it does not start: queue q, paused by olga since 2027-01-15T08:00:03.000Z; everything, paused since 2027-01-15T08:00:03.000Z (flood)"
+    );
+    assert_eq!(
+        all[4].sentence(),
+        "the rate of its namespace, 20/min: the next task may start at 2027-01-15T08:00:03.000Z"
     );
     assert_eq!(judge(&facts), Verdict::NotDue(at(9)));
     let told: Vec<Option<bool>> = gates(&all)
@@ -230,7 +250,7 @@ fn the_order_of_the_gates() {
     let (yes, no) = (Some(true), Some(false));
     assert_eq!(
         told,
-        [yes, yes, no, no, no, no, yes, no, None, None, None],
+        [yes, yes, no, no, no, no, no, yes, no, None, None, None],
         "nobody can be looked at behind the workers' gate"
     );
 }
@@ -280,7 +300,7 @@ fn what_is_claimed_or_has_ended_stands_at_one_gate() {
             .iter()
             .filter(|(_, says)| says.is_none())
             .count(),
-        9
+        10
     );
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::super::COUNTED;
-use super::{RouteView, time};
+use super::{RateView, RouteView, time};
 use crate::store::queues::{Counted, Queue};
 
 /// A count that is exact up to [`COUNTED`].
@@ -51,6 +51,9 @@ pub struct QueueView {
     pub paused: bool,
     /// Its tasks that may be claimed at the same time over all replicas.
     pub max_in_flight: Option<i32>,
+    /// Its tasks that may start in a time; the rate of its namespace may put them off too.
+    #[serde(flatten)]
+    pub rate: RateView,
     /// Due tasks.
     pub ready: Count,
     /// Tasks that are not due yet.
@@ -108,6 +111,7 @@ impl From<Queue> for QueueView {
             unserved: queue.unserved,
             paused: queue.paused,
             max_in_flight: queue.max_in_flight,
+            rate: RateView::new(queue.rate, queue.throttled_until),
             ready: Count::of(queue.ready),
             later: Count::of(queue.later),
             held: HeldView {

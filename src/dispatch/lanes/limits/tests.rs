@@ -9,6 +9,7 @@ use crate::domain::ageing::Ageing;
 use crate::domain::id::RouteId;
 use crate::domain::placement::Nodes;
 use crate::domain::quota::{Limited, Usage};
+use crate::domain::rate::{Bucket, Rate};
 use crate::domain::route::Route;
 use crate::store::claim::{ClaimRequest, Claimed};
 use crate::store::routes::{DueLane, DuePage};
@@ -135,6 +136,7 @@ fn a_quota_that_is_used_up_rests_until_it_is_freed() {
         quota: Some(2),
         claimed: 1,
         oldest: None,
+        bucket: None,
         at: at(0),
     };
     let mut got = claimed(1, &[(1, 1, 0), (2, 1, 0), (2, 1, 1), (2, 1, 2), (2, 1, 3)]);
@@ -197,6 +199,7 @@ fn a_claim_takes_a_bounded_number_of_quotas_and_the_others_come_next() {
                 quota: Some(9),
                 claimed: 0,
                 oldest: None,
+                bucket: None,
                 at: at(0),
             })
             .collect();
@@ -217,6 +220,7 @@ fn a_quota_that_is_free_is_passed_on_unless_it_is_used_here_again() {
             quota: Some(2),
             claimed: 1,
             oldest: None,
+            bucket: None,
             at: at(0),
         };
         let mut got = claimed(1, rows);
@@ -242,4 +246,55 @@ fn a_quota_that_is_free_is_passed_on_unless_it_is_used_here_again() {
     // No slot is free: nobody looks.
     lanes.freed(1, 1, true);
     assert_eq!(lanes.left_over(now), [1]);
+}
+
+#[test]
+fn a_lane_without_tokens_rests_until_the_time_of_the_bucket_whatever_ends_meanwhile() {
+    let (mut lanes, now) = (Lanes::default(), Instant::now());
+    let rated = Route {
+        namespace_rated: true,
+        ..tenant(1, 1, None)
+    };
+    let tenants = [rated, tenant(2, 1, None)];
+    lanes.note_due(&all_due(&tenants), now);
+    let usage = |rate| Usage {
+        of: Limited::Namespace(1),
+        quota: None,
+        claimed: 0,
+        oldest: None,
+        bucket: Some(Bucket {
+            rate,
+            full_at: None,
+        }),
+        at: at(0),
+    };
+    let empty = |lanes: &mut Lanes, rate, now| {
+        let request = ask_of(lanes, &tenants, 8, now);
+        assert_eq!(request.quotas.len(), 1);
+        let mut got = claimed(1, &[(1, 1, 0), (1, 1, 1)]);
+        got.usages = vec![usage(rate)];
+        got.counted = Some(now);
+        assert_eq!(lanes.learn(&request, &got, now).throttled, 1);
+    };
+    empty(&mut lanes, Rate::new(4, 1000, Some(2)), now);
+    let next = now + Duration::from_millis(250);
+    assert_eq!(lanes.next_rested(now), Some(next));
+    lanes.freed(1, 1, true);
+    assert!(lanes.left_over(now).is_empty(), "nobody has a use for it");
+    assert!(!lanes.held_back(now), "nor can anybody help");
+    lanes.note_due(&all_due(&tenants), now);
+    let request = ask_of(&mut lanes, &tenants, 8, now + Duration::from_millis(249));
+    assert_eq!((request.quotas.len(), request.lanes.len()), (0, 1));
+    lanes.learn(&request, &take_all(&request), now);
+    assert_eq!(ask_of(&mut lanes, &tenants, 8, next).quotas.len(), 1);
+
+    empty(&mut lanes, Rate::new(1, 3_600_000, Some(2)), next);
+    assert_eq!(
+        lanes.next_rested(next),
+        Some(next + Duration::from_secs(5)),
+        "a word that the rate was raised may be lost"
+    );
+    lanes.settings_changed();
+    assert_eq!(lanes.next_rested(next), None);
+    assert_eq!(ask_of(&mut lanes, &tenants, 8, next).quotas.len(), 1);
 }
