@@ -4,6 +4,7 @@ pub mod bench;
 mod database;
 pub mod dead_letter;
 pub mod demo;
+pub mod doctor;
 pub mod enqueue;
 pub mod healthcheck;
 mod lines;
@@ -83,6 +84,8 @@ pub enum Command {
     /// Workers of a benchmark
     #[command(hide = true)]
     BenchWorker(Box<bench::worker::Args>),
+    /// Look at the database and say what is wrong and what to do: exit code 1 for a problem
+    Doctor(doctor::Args),
     /// Ask a replica on this machine whether it is ready: exit code 0 or 1
     Healthcheck(healthcheck::Args),
     /// Print the version
@@ -164,6 +167,7 @@ async fn run(cli: Cli) -> u8 {
         Command::DemoWorker(args) => demo::worker::run(*args).await,
         Command::Bench(args) => bench::run(*args).await,
         Command::BenchWorker(args) => bench::worker::run(*args).await,
+        Command::Doctor(args) => doctor::run(args).await,
         Command::Healthcheck(args) => healthcheck::run(args).await,
         Command::Version => output::line(concat!("fencepost ", env!("CARGO_PKG_VERSION")))
             .map(|()| 0)

@@ -2,6 +2,7 @@
 
 pub mod ageing;
 pub mod backoff;
+pub mod checkup;
 pub mod fairness;
 pub mod id;
 pub mod json;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 pub mod bench;
 pub mod cancel;
+pub mod checkup;
 pub mod claim;
 pub mod dead_letters;
 pub mod demo;

@@ -3,7 +3,7 @@
 //! | loop | runs | does |
 //! |---|---|---|
 //! | [`heartbeat`] | every beat (3 s) | proves this replica alive, judges the others, takes orders up |
-//! | [`chores`] | every beat, on whichever replica wins the tick | re-arms what dead replicas hold, ends what is overdue, fails what nobody serves where that is asked for, ends and mends workflows, makes partitions, forgets old replicas |
+//! | [`chores`] | every beat, on whichever replica wins the tick | re-arms what dead replicas hold, ends what is overdue, fails what nobody serves where that is asked for, ends and mends workflows, makes partitions, says who keeps dead rows, forgets old replicas |
 //! | [`orders`] | when something was ordered | takes up what was cancelled, paused and ordered, before the next beat does |
 //! | [`redrives`] | when one is due, at least once a beat | moves redrives of dead letters on, batch by batch |
 //! | [`owners`] | after a death, at least once a beat | tells owners of their dead letters: NOTIFY and webhooks |
@@ -20,5 +20,6 @@ pub mod orders;
 pub mod owners;
 pub mod redrives;
 pub mod retention;
+mod snapshots;
 pub mod unserved;
 mod workflows;

@@ -16,6 +16,7 @@ mod idle;
 mod latency;
 mod payload;
 mod producer;
+mod soak;
 pub mod worker;
 
 use super::signals::Signals;
@@ -41,6 +42,8 @@ enum What {
     Enqueue(enqueue::Args),
     /// Many tenants: shares against weights, waits for the first start, and quotas that must hold
     Fairness(fairness::Args),
+    /// A steady flow of tasks: waits in its first and its last third
+    Soak(soak::Args),
     /// What a replica costs while many workers are connected and nothing happens
     Idle(idle::Args),
 }
@@ -52,6 +55,7 @@ impl What {
             Self::Drain(args) => &args.common,
             Self::Enqueue(args) => &args.common,
             Self::Fairness(args) => &args.common,
+            Self::Soak(args) => &args.common,
             Self::Idle(args) => &args.common,
         }
     }
@@ -109,6 +113,7 @@ async fn measure(what: &What, ground: &mut Ground) -> anyhow::Result<Report> {
         What::Drain(args) => drain::measure(args, ground).await,
         What::Enqueue(args) => enqueue::measure(args, ground).await,
         What::Fairness(args) => fairness::measure(args, ground).await,
+        What::Soak(args) => soak::measure(args, ground).await,
         What::Idle(args) => idle::measure(args, ground).await,
     }
 }

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
 
 use super::{Client, Error};
 
@@ -82,6 +83,35 @@ pub async fn read_span(
         .await?;
     let span: Option<i64> = row.try_get("span_us")?;
     Ok(span.map(|span| Duration::from_micros(u64::try_from(span).unwrap_or(0))))
+}
+
+/// The table of unfinished tasks.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LiveTable {
+    /// With its indexes.
+    pub bytes: i64,
+    /// Rows, as the statistics have them.
+    pub live_rows: i64,
+    /// Rows that are gone and not vacuumed.
+    pub dead_rows: i64,
+    /// Seconds since the last vacuum; none: never.
+    pub vacuumed_s: Option<i64>,
+}
+
+/// Reads how large it is.
+///
+/// # Errors
+/// [`Error`].
+pub async fn read_live_table(client: &Client) -> Result<LiveTable, Error> {
+    let text = include_str!("../../sql/read_live_table.sql");
+    let statement = client.prepare_cached(text).await?;
+    let row = client.query_one(&statement, &[]).await?;
+    Ok(LiveTable {
+        bytes: row.try_get("bytes")?,
+        live_rows: row.try_get("live_rows")?,
+        dead_rows: row.try_get("dead_rows")?,
+        vacuumed_s: row.try_get("vacuumed_s")?,
+    })
 }
 
 /// Statistics for the planner, as autovacuum gathers them a little later.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use deadpool_postgres::GenericClient;
 use parking_lot::Mutex;
 
+use super::snapshots::Snapshots;
 use super::unserved::{self, Watch};
 use super::workflows::{self, Walk};
 use crate::dispatch::settler;
@@ -32,7 +33,7 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
     let ended = hub.ended.clone();
     let watch = Watch::new(hub.settings.dead_after, hub.settings.reconnect_grace);
     let watch = Arc::new(Mutex::new(watch));
-    let mut walk = Walk::default();
+    let (mut walk, mut snapshots) = (Walk::default(), Snapshots::default());
     let mut wait = tick;
     loop {
         let jittered = wait.mul_f64(0.8 + 0.4 * fastrand::f64());
@@ -48,6 +49,9 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
             Ok(done) => {
                 if partitions && done.raised {
                     partitions_at = Instant::now() + PARTITIONS_EVERY;
+                    if let Err(error) = snapshots.look(&hub).await {
+                        settler::said(&error, "who holds snapshots is looked at later");
+                    }
                 }
                 // A full batch has more behind it.
                 if done.full { Duration::ZERO } else { tick }

@@ -57,6 +57,22 @@ async fn a_drain_counts_every_task_once() {
 }
 
 #[tokio::test]
+async fn a_steady_flow_is_judged_by_its_thirds() {
+    let shape = ["--seconds", "3", "--rate", "100", "--hold-snapshot"];
+    let report = bench(&[&["soak"], &shape[..]].concat()).await;
+    for path in ["/duplicates", "/lost", "/damaged", "/reruns"] {
+        assert_eq!(number(&report, path), 0.0, "{path} in {report}");
+    }
+    assert_eq!(number(&report, "/tasks"), 300.0);
+    for third in ["/first_third_ms", "/last_third_ms"] {
+        assert_eq!(number(&report, &format!("{third}/samples")), 100.0);
+        assert!(number(&report, &format!("{third}/p50")) > 0.0, "{report}");
+    }
+    assert!(number(&report, "/growth") > 0.0, "{report}");
+    assert!(number(&report, "/live_table/bytes") > 0.0, "{report}");
+}
+
+#[tokio::test]
 async fn waiting_for_a_slot_costs_no_attempt() {
     let arguments = ["latency", "--tasks", "20", "--slots", "3"];
     let report = bench(&[&arguments[..], &["--full-pool", "1", "--arrivals", "2"]].concat()).await;

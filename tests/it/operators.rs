@@ -204,3 +204,82 @@ async fn workers_are_listed_and_ordered() {
         .await;
     assert_eq!(run(&db, &["workers", "drain"]).await.0, 2);
 }
+
+#[tokio::test]
+async fn the_doctor_names_what_is_wrong() {
+    let db = TestDb::new().await;
+    let verdicts = |found: &Value| -> Vec<(String, String)> {
+        let found = found.as_array().unwrap().iter();
+        let bad = found.filter(|finding| finding["verdict"] != "ok");
+        bad.map(|finding| {
+            assert_ne!(finding["advice"], "", "{finding}");
+            let text = |field: &str| finding[field].as_str().unwrap().to_owned();
+            (text("check"), text("verdict"))
+        })
+        .collect()
+    };
+    let problem = |check: &str| (check.to_owned(), "problem".to_owned());
+    let warning = |check: &str| (check.to_owned(), "warning".to_owned());
+    // What the server under the tests is made of is not looked at.
+    let ours = |found: &Value| -> Vec<(String, String)> {
+        let of_server = ["durability", "connections", "server"];
+        let mut found = verdicts(found);
+        found.retain(|(check, _)| !of_server.contains(&check.as_str()));
+        found
+    };
+
+    let (code, stdout, stderr) = run(&db, &["doctor", "--output", "json"]).await;
+    let found: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (code, ours(&found)),
+        (1, vec![problem("replicas")]),
+        "{stderr}"
+    );
+
+    let replica = Replica::start(&db.url(), &[]).await;
+    let mut reader = db.connect().await;
+    let snapshot = reader
+        .build_transaction()
+        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
+        .start()
+        .await
+        .unwrap();
+    let row = snapshot.query_one("select pg_backend_pid(), count(*) from fencepost.live", &[]);
+    let pid: i32 = row.await.unwrap().get(0);
+    let (_, stdout, _) = run(&db, &["doctor", "--held-for", "0", "--output", "json"]).await;
+    let found: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(ours(&found), [warning("snapshots")]);
+    assert!(
+        stdout.contains(&format!("pid {pid}, idle in transaction")),
+        "{stdout}"
+    );
+    let (_, stdout, _) = run(&db, &["doctor"]).await;
+    assert!(
+        stdout.contains("nobody keeps dead rows from being vacuumed"),
+        "{stdout}"
+    );
+    drop(snapshot);
+    drop(replica);
+
+    let client = db.connect().await;
+    let id = enqueue(&client, "").await;
+    client
+        .execute(
+            "update fencepost.live set state = 1, dispatcher = 999999, sweep = 1, claimed_at = now() where id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    let (_, stdout, _) = run(&db, &["doctor", "--output", "json"]).await;
+    let found: Value = serde_json::from_str(&stdout).unwrap();
+    assert!(ours(&found).contains(&warning("invariants")), "{stdout}");
+
+    client
+        .batch_execute("delete from fencepost.migration where version = (select max(version) from fencepost.migration)")
+        .await
+        .unwrap();
+    let (code, stdout, _) = run(&db, &["doctor"]).await;
+    assert_eq!(code, 1);
+    assert!(stdout.contains("1 migrations are missing"), "{stdout}");
+    assert!(stdout.contains("fencepost migrate"), "{stdout}");
+}

@@ -11,7 +11,6 @@ use super::producer::Producer;
 use super::worker::STAMP;
 use crate::cli::stage::process::Role;
 use crate::store::bench::{self, Counters};
-use crate::store::{self, Pool};
 
 const QUEUE: &str = "drain";
 
@@ -75,7 +74,7 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
         .await?;
     }
     ground.say("draining it");
-    let holder = holder(ground.stage.settings())?;
+    let holder = ground.holder()?;
     let mut held = holder.get().await?;
     let snapshot = if args.hold_snapshot {
         Some(bench::hold_snapshot(&mut held).await?)
@@ -128,14 +127,6 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     };
     let holds = evidence.duplicates + evidence.lost + damaged == 0;
     Report::new("drain", &settings, &figures, holds)
-}
-
-/// A connection that may idle in a transaction for as long as it likes.
-fn holder(settings: store::Settings) -> Result<Pool, store::Error> {
-    Pool::new(&store::Settings {
-        session_settings: false,
-        ..settings
-    })
 }
 
 async fn counters(producer: &Producer) -> anyhow::Result<Counters> {

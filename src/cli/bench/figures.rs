@@ -94,6 +94,10 @@ pub(super) struct Percentiles {
 }
 
 impl Percentiles {
+    pub(super) fn p99(&self) -> f64 {
+        self.p99
+    }
+
     /// Of waits in microseconds; one that is negative, by clocks that differ, counts as none.
     pub(super) fn of_us(waits: impl IntoIterator<Item = i64>) -> anyhow::Result<Self> {
         let mut histogram =

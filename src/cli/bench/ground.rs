@@ -9,7 +9,7 @@ use super::producer::Producer;
 use crate::cli::output;
 use crate::cli::stage::Stage;
 use crate::embedded;
-use crate::store::{Pool, bench};
+use crate::store::{self, Pool, bench};
 
 /// For one statement.
 pub(super) const DATABASE_DEADLINE: Duration = Duration::from_secs(60);
@@ -69,6 +69,14 @@ impl Ground {
             self.namespace.clone(),
             self.payload_bytes,
         )
+    }
+
+    /// A connection that may idle in a transaction for as long as it likes.
+    pub(super) fn holder(&self) -> anyhow::Result<Pool> {
+        Ok(Pool::new(&store::Settings {
+            session_settings: false,
+            ..self.stage.settings()
+        })?)
     }
 
     /// Starts the replicas with the settings that they have by default, except for a log that programs can read.

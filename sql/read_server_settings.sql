@@ -1,0 +1,14 @@
+-- The server's settings and load as a check-up sees them, and its clock in milliseconds.
+select
+    current_setting('server_version_num')::int as version,
+    current_setting('fsync') = 'on' as fsync,
+    current_setting('full_page_writes') = 'on' as full_page_writes,
+    current_setting('autovacuum') = 'on' and current_setting('track_counts') = 'on' as autovacuum,
+    current_setting('max_connections')::int as max_connections,
+    (
+        select count(*)
+        from pg_stat_activity as session
+        where session.backend_type = 'client backend'
+    ) as connections,
+    pg_is_in_recovery() as standby,
+    (extract(epoch from clock_timestamp()) * 1000)::bigint as clock_ms
