@@ -1,8 +1,11 @@
 -- The server's settings and load as a check-up sees them, and its clock in milliseconds.
 select
     current_setting('server_version_num')::int as version,
-    current_setting('fsync') = 'on' as fsync,
-    current_setting('full_page_writes') = 'on' as full_page_writes,
+    array(
+        select setting.name
+        from unnest(array['fsync', 'full_page_writes']) as setting (name)
+        where current_setting(setting.name) = 'off'
+    ) as not_durable,
     current_setting('autovacuum') = 'on' and current_setting('track_counts') = 'on' as autovacuum,
     current_setting('max_connections')::int as max_connections,
     (

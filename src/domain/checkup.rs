@@ -20,10 +20,8 @@ const VERSIONS: std::ops::RangeInclusive<i32> = 14..=18;
 pub struct Server {
     /// As `server_version_num` has it.
     pub version: i32,
-    /// Commits reach the disk.
-    pub fsync: bool,
-    /// Pages that a crash tears are whole again after it.
-    pub full_page_writes: bool,
+    /// Settings that are off though commits reach the disk only with them.
+    pub not_durable: Vec<String>,
     /// Dead rows are vacuumed by the server itself.
     pub autovacuum: bool,
     /// Sessions at most.
@@ -198,27 +196,15 @@ fn version(server: &Server) -> Finding {
 }
 
 fn durability(server: &Server) -> Finding {
-    let off: Vec<&str> = [
-        ("fsync", server.fsync),
-        ("full_page_writes", server.full_page_writes),
-    ]
-    .into_iter()
-    .filter_map(|(name, on)| (!on).then_some(name))
-    .collect();
+    let off = &server.not_durable;
     let found = if off.is_empty() {
         "commits reach the disk".to_owned()
     } else {
-        format!(
-            "{} off: a crash of the server can lose or damage tasks",
-            off.join(" and ")
-        )
+        let off = off.join(" and ");
+        format!("{off} off: a crash of the server can lose or damage tasks")
     };
-    finding(
-        "durability",
-        unless(off.is_empty(), Verdict::Problem),
-        found,
-        "turn it on",
-    )
+    let verdict = unless(server.not_durable.is_empty(), Verdict::Problem);
+    finding("durability", verdict, found, "turn it on")
 }
 
 fn vacuum(server: &Server) -> Finding {

@@ -60,8 +60,7 @@ async fn read_server(client: &Client) -> Result<Server, Error> {
     let row = client.query_one(text, &[]).await?;
     Ok(Server {
         version: row.try_get("version")?,
-        fsync: row.try_get("fsync")?,
-        full_page_writes: row.try_get("full_page_writes")?,
+        not_durable: row.try_get("not_durable")?,
         autovacuum: row.try_get("autovacuum")?,
         max_connections: row.try_get::<_, i32>("max_connections")?.into(),
         connections: row.try_get("connections")?,
