@@ -9,7 +9,9 @@ with locked as materialized (
         live.state,
         live.attempt,
         live.dispatcher,
-        live.run_id
+        live.run_id,
+        live.hold,
+        live.key_hash
     from fencepost.live
     where live.id = any($1::bigint[])
     order by live.id
@@ -48,6 +50,16 @@ member_ended as (
         meant.id
     from meant
     where meant.run_id is not null and meant.state = 0
+),
+
+-- Their concurrency keys have room now.
+looks as (
+    insert into fencepost.key_look (key_hash, due_at)
+    select
+        meant.key_hash,
+        statement_timestamp()
+    from meant
+    where meant.state = 0 and meant.key_hash is not null and meant.hold & 2 = 0
 ),
 
 marked as (

@@ -1,9 +1,9 @@
 -- Ends tasks as done: $1 ids (unique), $2 epochs, $3 fences, $4 results, $5 their content types, $6 workers. Answers
 -- the ids that it ended, as done or, where a cancel was asked for or the task's workflow is over, as cancelled, each
--- with its run where it is a workflow's member. A row that is gone, is of another epoch or is locked by somebody
--- else is left out: look_again tells which. A success of an earlier delivery in the same epoch counts, so neither
--- owner nor state stand in the guard. Rows are locked by id alone and judged from what the lock returned: only so is
--- the newest version judged.
+-- with its run where it is a workflow's member and the number of its concurrency key. A row that is gone, is of another
+-- epoch or is locked by somebody else is left out: look_again tells which. A success of an earlier delivery in the same
+-- epoch counts, so neither owner nor state stand in the guard. Rows are locked by id alone and judged from what the
+-- lock returned: only so is the newest version judged.
 with locked as materialized (
     select
         given.*,
@@ -11,7 +11,8 @@ with locked as materialized (
         mine.attempt,
         mine.claimed_at,
         mine.cancel_requested,
-        mine.run_id
+        mine.run_id,
+        mine.key_hash
     from unnest(
             $1::bigint[], $2::int[], $3::int[], $4::bytea[], $5::text[], $6::text[]
         ) as given (id, epoch, fence, result, result_type, worker)
@@ -21,7 +22,8 @@ with locked as materialized (
             live.attempt,
             live.claimed_at,
             live.cancel_requested,
-            live.run_id
+            live.run_id,
+            live.key_hash
         from fencepost.live
         where live.id = given.id
         for update skip locked
@@ -87,5 +89,6 @@ stored as (
 
 select
     judged.id,
-    judged.run_id
+    judged.run_id,
+    judged.key_hash
 from judged

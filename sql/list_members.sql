@@ -8,9 +8,7 @@ select
         when ended.state = 2 then 'failed'
         when ended.state = 3 then 'cancelled'
         when unfinished.state = 1 then 'running'
-        when unfinished.hold <> 0 then 'held'
-        when unfinished.visible_after > statement_timestamp() then 'scheduled'
-        when unfinished.id is not null then 'ready'
+        when unfinished.id is not null then fencepost.waiting_state(unfinished.hold, unfinished.visible_after)
         -- its outcome has left history
         else 'ended'
     end as state,

@@ -1,10 +1,11 @@
 -- Lists routes by name: $1 namespace, $2 task queue (null for any), $3 the number at which counting stops, $4 how many
--- routes, $5 routes (null for any). Of each: `ready` tasks are due, `later` ones are not, `held_*` stand outside of the
--- line by a bit of their hold, `claimed` ones have a replica; `oldest_ms` is how long the first ready one has been due;
--- `full_at` is when the bucket of its rate will be full, `namespace_full_at` that of its namespace; `unserved_*` say
--- that nobody serves it, where that has been judged, and `node_seen` when a worker was last on the node that it is
--- pinned to. A count ends at $3 a priority or more; then an estimate by the statistics goes with it. Counts walk the
--- claim index, the first of each priority is one probe, what is claimed is one probe a replica.
+-- routes, $5 routes (null for any). Of each: `ready` tasks are due, `later` ones are not (with those that are to wait
+-- for their key then), `held_*` stand outside of the line by a bit of their hold, `claimed` ones have a replica;
+-- `oldest_ms` is how long the first ready one has been due; `full_at` is when the bucket of its rate will be full,
+-- `namespace_full_at` that of its namespace; `unserved_*` say that nobody serves it, where that has been judged, and
+-- `node_seen` when a worker was last on the node that it is pinned to. A count ends at $3 a priority or more; then an
+-- estimate by the statistics goes with it. Counts walk the claim index, the first of each priority is one probe, what
+-- is claimed is one probe a replica.
 select
     route.route_id,
     namespace.name as namespace,
@@ -29,6 +30,8 @@ select
     above.burst as namespace_bucket_burst,
     above.full_at as namespace_full_at,
     statement_timestamp() as at,
+    route.key_limit,
+    route.on_dead_key,
     exists (select from fencepost.pause)
     and exists (
         select
@@ -36,7 +39,7 @@ select
         where paused_route.route_id = route.route_id
     ) as paused,
     ready.tasks as ready,
-    later.tasks as later,
+    later.tasks + held.later as later,
     case when ready.tasks >= $3::bigint then fencepost.estimate_ready(route.route_id, false) end as ready_estimate,
     case when later.tasks >= $3::bigint then fencepost.estimate_ready(route.route_id, true) end as later_estimate,
     held.by_workflow as held_workflow,
@@ -106,10 +109,13 @@ cross join
     lateral (
         select
             count(*) filter (where stopped.hold & 1 <> 0) as by_workflow,
-            count(*) filter (where stopped.hold & 2 <> 0) as by_key,
-            count(*) filter (where stopped.hold & 4 <> 0) as by_throttle
+            count(*) filter (where stopped.hold & 2 <> 0 and not stopped.is_later) as by_key,
+            count(*) filter (where stopped.hold & 4 <> 0) as by_throttle,
+            count(*) filter (where stopped.hold & 7 = 2 and stopped.is_later) as later
         from (
-            select live.hold
+            select
+                live.hold,
+                live.visible_after > statement_timestamp() as is_later
             from fencepost.live
             where live.hold <> 0 and live.route_id = route.route_id
             limit $3::bigint

@@ -67,9 +67,7 @@ page as materialized (
                     when ended.state = 2 then 'failed'
                     when ended.state = 3 then 'cancelled'
                     when unfinished.state = 1 then 'running'
-                    when unfinished.hold <> 0 then 'held'
-                    when unfinished.visible_after > statement_timestamp() then 'scheduled'
-                    else 'ready'
+                    else fencepost.waiting_state(unfinished.hold, unfinished.visible_after)
                 end as state
         ) as stated
     where $4::text is null or stated.state = $4::text

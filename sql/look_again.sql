@@ -2,7 +2,8 @@
 -- $5 workers, $6 owners (null for a worker's own report). Answers busy where the row is there, matches and was only
 -- locked by somebody else; recorded where history shows that this very report has been stored before (a repeat
 -- after a commit whose outcome nobody learned); else superseded. A recorded report of a workflow's member comes with
--- its run: whoever stored it may not have got to look whether that has ended.
+-- its run, and that of a task with a concurrency key with its number: whoever stored it may not have got to look at
+-- them.
 with judged as materialized (
     select
         given.id,
@@ -58,5 +59,13 @@ select
                 from fencepost.task
                 where task.id = judged.id
             )
-    end as run_id
+    end as run_id,
+    case
+        when judged.verdict = 'recorded'
+            then (
+                select fencepost.key_of(task.route_id, task.concurrency_key)
+                from fencepost.task
+                where task.id = judged.id
+            )
+    end as key_hash
 from judged

@@ -51,9 +51,7 @@ matching as materialized (
             $5::text is null
             or $5::text = case
                 when looked.state = 1 then 'running'
-                when looked.hold <> 0 then 'held'
-                when looked.visible_after > statement_timestamp() then 'scheduled'
-                else 'ready'
+                else fencepost.waiting_state(looked.hold, looked.visible_after)
             end
         )
         and ($8::timestamptz is null or body.enqueued_at >= $8::timestamptz)

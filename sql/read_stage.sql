@@ -9,6 +9,19 @@ select
     (live.hold | coalesce(run.paused_bit, 0))::smallint as hold,
     live.visible_after,
     live.visible_after > statement_timestamp() as waits,
+    -- some of those that have its concurrency key, and the dead letters that stop it
+    array(
+        select other.id
+        from fencepost.live as other
+        where other.key_hash = live.key_hash and other.hold & 2 = 0 and other.id <> live.id
+        limit 3
+    ) as key_tasks,
+    array(
+        select stop.letter_id
+        from fencepost.stopped_key as stop
+        where stop.key_hash = live.key_hash
+        limit 3
+    ) as key_letters,
     live.claimed_at,
     live.cancel_requested,
     live.dispatcher,

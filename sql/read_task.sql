@@ -11,9 +11,7 @@ select
         when outcome.state = 2 then 'failed'
         when outcome.state = 3 then 'cancelled'
         when live.state = 1 then 'running'
-        when live.hold <> 0 then 'held'
-        when live.visible_after > statement_timestamp() then 'scheduled'
-        else 'ready'
+        else fencepost.waiting_state(live.hold, live.visible_after)
     end as state,
     outcome.id is not null as ended,
     coalesce(live.attempt, outcome.attempt, 0) as attempt,

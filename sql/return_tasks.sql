@@ -1,11 +1,12 @@
 -- Every move of a claimed task other than its success, and what the chores do to ready ones: $1 ids (unique), $2
--- epochs, $3 fences, $4 owners (null for a worker's own report, which needs no owner but the current fence; 0 for a
--- row that must be ready and so has none), $5 moves, $6 milliseconds until due (null keeps the place in the line),
--- $7 error classes, $8 error messages, $9 workers, $10 nodes; $11 highest number of losses. Answers id, route, run
--- of a workflow's member, and where the task went: ready, dead or cancelled. A row that is gone, belongs to another
--- delivery or is locked by somebody else is left out: look_again tells which. The first table is the rule book. A
--- cancel that was asked for, or the end of the task's workflow, wins over every move, and too many losses over every
--- move that adds one. Rows are locked by id alone and judged from what the lock returned.
+-- epochs, $3 fences, $4 owners (null for a worker's own report, which needs no owner but the current fence; 0 for a row
+-- that must be ready and so has none), $5 moves, $6 milliseconds until due (null keeps the place in the line), $7 error
+-- classes, $8 error messages, $9 workers, $10 nodes; $11 highest number of losses. Answers id, route, run of a
+-- workflow's member, where the task went (ready, dead or cancelled), and the number of the concurrency key that has
+-- room now. A row that is gone, belongs to another delivery or is locked by somebody else is left out: look_again tells
+-- which. The first table is the rule book. A cancel that was asked for, or the end of the task's workflow, wins over
+-- every move, and too many losses over every move that adds one. Rows are locked by id alone and judged from what the
+-- lock returned.
 with moves (move, spends, cuts, loses, ends) as (
     values
     ('retry', 1, 1, 0, false),
@@ -33,7 +34,9 @@ locked as materialized (
         mine.losses,
         mine.claimed_at,
         mine.cancel_requested,
-        mine.run_id
+        mine.run_id,
+        mine.hold,
+        mine.key_hash
     from unnest(
             $1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::bigint[],
             $7::text[], $8::text[], $9::text[], $10::text[]
@@ -203,6 +206,35 @@ buried as (
     where judged.goes = 'dead'
 ),
 
+-- A dead letter at the head of a key keeps its place there, where its route says so.
+stopped as (
+    insert into fencepost.stopped_key (letter_id, key_hash, stopped_at)
+    select
+        judged.id,
+        judged.key_hash,
+        statement_timestamp()
+    from judged
+    where
+        judged.goes = 'dead'
+        and judged.key_hash is not null
+        and judged.hold & 2 = 0
+        and exists (
+            select
+            from fencepost.route
+            where route.route_id = judged.route_id and route.on_dead_key = 'stop'
+        )
+),
+
+-- Chores on rows that nobody had move on; a replica looks at their keys by itself.
+looks as (
+    insert into fencepost.key_look (key_hash, due_at)
+    select
+        judged.key_hash,
+        statement_timestamp()
+    from judged
+    where judged.owner = 0 and judged.goes <> 'ready' and judged.key_hash is not null and judged.hold & 2 = 0
+),
+
 -- Namespaces that want to know of their dead letters have few of them, the others none.
 letter_events as (
     insert into fencepost.dead_letter_event (letter_id, namespace_id, kind)
@@ -238,5 +270,6 @@ select
     judged.id,
     judged.route_id,
     judged.run_id,
-    judged.goes
+    judged.goes,
+    case when judged.goes <> 'ready' and judged.hold & 2 = 0 then judged.key_hash end as key_hash
 from judged

@@ -28,7 +28,10 @@ pub use cancels::{CancelMatching, CancelReport, CancelView, instant};
 pub use duration::{milliseconds, span};
 pub use error::{CODES, Code, Error, Kind};
 pub use execute::{Direct, LONGEST_EXECUTE};
-pub use operators::{NamespaceView, NodeSeen, QueueView, UnservedView, WhyView, WorkerView};
+pub use operators::{
+    NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView, WhyView,
+    WorkerView,
+};
 pub use pauses::{AddressView, PauseView, PausedView, ResumedView};
 pub use view::{ListedView, TaskView};
 pub use waits::{Hints, Waits};

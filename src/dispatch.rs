@@ -7,6 +7,7 @@
 //! | [`settler`] | as reports come in | writes them in batches, keeps them while the database is away, answers the workers |
 //! | [`Runs`] | as members of workflows end | ends their runs, after the settle's commit, and cancels losers |
 //! | [`freed`] | when a quota is free that nobody here has a use for | tells the replicas that it holds back |
+//! | [`Keys`] | as tasks with concurrency keys end | lets the next ones of their keys go, after the settle's commit |
 //! | [`watchdog`] | every 100 ms | ends deliveries that are not accepted, run too long, are silent or lost |
 //! | [`reconcile`] | every few seconds | puts back what sweeps of unknown outcome had claimed after all |
 //!
@@ -19,6 +20,7 @@ mod fitness;
 pub mod freed;
 mod hub;
 mod in_flight;
+mod keys;
 mod lanes;
 pub mod reconcile;
 pub mod reports;
@@ -32,5 +34,6 @@ pub mod watchdog;
 pub use fitness::{BootTime, Fitness};
 pub use hub::{CurrentHub, DATABASE_DEADLINE, Hub, Settings, Tenants};
 pub use in_flight::{Delivery, InFlight, Origin};
+pub use keys::Keys;
 pub use runs::Runs;
 pub use wakes::{Awaited, Wakes};

@@ -12,6 +12,7 @@ pub mod dispatchers;
 pub mod enqueue;
 mod error;
 pub mod fleet;
+pub mod keys;
 pub mod letter_events;
 pub mod listen;
 pub mod migrate;

@@ -100,6 +100,7 @@ pub const CODES: &[Code] = &[
     code("FP-061", "invalid_quota", Kind::Invalid),
     code("FP-062", "invalid_rate", Kind::Invalid),
     code("FP-063", "invalid_burst", Kind::Invalid),
+    code("FP-064", "invalid_key_limit", Kind::Invalid),
     code("FP-101", "invalid_body", Kind::Invalid),
     code("FP-102", "unknown_field", Kind::Invalid),
     code("FP-103", "invalid_value", Kind::Invalid),

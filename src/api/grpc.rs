@@ -42,6 +42,7 @@ impl ProducerService for Producer {
         let tasks = enqueued.into_iter().map(|task| producer::Enqueued {
             task_id: task.task_id,
             created: task.created,
+            answer: task.answer.name().to_owned(),
         });
         Ok(Response::new(EnqueueResponse {
             tasks: tasks.collect(),

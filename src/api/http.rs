@@ -3,6 +3,7 @@
 mod body;
 mod dead_letters;
 mod execute;
+mod keys;
 mod levers;
 mod operators;
 mod tasks;
@@ -36,6 +37,8 @@ pub fn router(state: State) -> Router {
             get(operators::queues).post(operators::declare),
         )
         .route("/v1/queues/unserved", get(operators::unserved))
+        .route("/v1/queues/stopped-keys", get(keys::stopped))
+        .route("/v1/queues/resume-key", post(keys::resume))
         .route("/v1/namespaces", get(operators::namespaces))
         .route("/v1/namespaces/{name}", put(operators::set_namespace))
         .route("/v1/workflows", post(workflows::start).get(workflows::list))

@@ -14,9 +14,12 @@ use crate::domain::scope::{self, Group, Order};
 use crate::domain::verdict::{self, Claimed, Facts, Reason, Stage};
 use crate::store::queues::{self, Declaration, NamespaceSettings, Wanted};
 use crate::store::quotas::{self, Ask};
-use crate::store::{Client, fleet, pauses, routes, unserved, workers};
+use crate::store::{Client, fleet, keys, pauses, routes, unserved, workers};
 
-pub use view::{NamespaceView, NodeSeen, QueueView, UnservedView, WhyView, WorkerView};
+pub use view::{
+    NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView, WhyView,
+    WorkerView,
+};
 
 /// Counts of waiting tasks stop here: beyond it an estimate is enough, and counting on would read the line.
 const COUNTED: i64 = 10_000;
@@ -136,6 +139,31 @@ impl State {
         });
         declared.await?;
         Ok(())
+    }
+
+    /// The dead letters that stop their concurrency keys, the longest first.
+    pub async fn stopped_keys(
+        &self,
+        namespace: Option<String>,
+    ) -> Result<Vec<StoppedKeyView>, Error> {
+        let found = self.pool.run(self.limits.database, move |client| {
+            Box::pin(
+                async move { keys::list_stopped(client, namespace.as_deref(), LONGEST_LIST).await },
+            )
+        });
+        Ok(found.await?.into_iter().map(StoppedKeyView::from).collect())
+    }
+
+    /// Lets a concurrency key go on that dead letters have stopped.
+    pub async fn resume_key(
+        &self,
+        namespace: Option<String>,
+        key: String,
+    ) -> Result<ResumedKeyView, Error> {
+        let lifted = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move { keys::resume(client, namespace.as_deref(), &key).await })
+        });
+        Ok(ResumedKeyView::new(lifted.await?))
     }
 
     /// The namespaces by name.

@@ -13,7 +13,7 @@ use super::database::Database;
 use super::output::{self, Output};
 use super::{Usage, lines, wait};
 use crate::api::{self, milliseconds};
-use crate::store::enqueue::NewTask;
+use crate::store::enqueue::{Answer, NewTask};
 
 /// What to enqueue.
 #[derive(Debug, Clone, clap::Args)]
@@ -33,6 +33,18 @@ pub struct Args {
     /// Idempotency key; with --lines each task's is KEY-LINE
     #[arg(long)]
     pub key: Option<String>,
+    /// How long the key is remembered after the task's end; 0 for no longer than it is unfinished [default: as the
+    /// server is set, a day]
+    #[arg(
+        long,
+        allow_hyphen_values = true,
+        value_name = "TIME",
+        requires = "key"
+    )]
+    pub dedupe_for: Option<String>,
+    /// What happens when a task with this key waits already: keep it, or replace it
+    #[arg(long, value_name = "keep|replace", requires = "key")]
+    pub on_duplicate: Option<String>,
     /// Run it after this time, such as 250ms, 5m or 2h
     #[arg(long, allow_hyphen_values = true, value_name = "TIME")]
     pub delay: Option<String>,
@@ -60,7 +72,7 @@ pub struct Args {
     /// When it is done: completed, or accepted by a worker
     #[arg(long)]
     pub settle: Option<String>,
-    /// Tasks of the same key run one at a time
+    /// Tasks of the same key run one at a time, in order, unless their queue says otherwise
     #[arg(long, value_name = "KEY")]
     pub concurrency_key: Option<String>,
     /// A label for people, as NAME=VALUE; may be repeated
@@ -150,8 +162,12 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     task.dispatch_key = args.key;
     let enqueued = session.state.enqueue(vec![task]).await?;
     let enqueued = enqueued.first().context("the database answered nothing")?;
-    if !enqueued.created {
-        output::say(&format!("task {} has this key already", enqueued.task_id));
+    match enqueued.answer {
+        Answer::Created => {}
+        Answer::Existing => {
+            output::say(&format!("task {} has this key already", enqueued.task_id));
+        }
+        Answer::Replaced => output::say("it replaces a task with this key that waited"),
     }
     if args.wait {
         return wait::wait(&session, enqueued.task_id, time, args.output).await;
@@ -163,10 +179,12 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
             struct View {
                 task_id: String,
                 created: bool,
+                answer: &'static str,
             }
             output::json(&View {
                 task_id: enqueued.task_id.to_string(),
                 created: enqueued.created,
+                answer: enqueued.answer.name(),
             })?;
         }
     }
@@ -204,6 +222,31 @@ fn new_task(args: &Args) -> anyhow::Result<NewTask> {
         settle: args.settle.clone(),
         concurrency_key: args.concurrency_key.clone(),
         labels: (!labels.is_empty()).then(|| serde_json::Value::from(labels).to_string().into()),
-        options: args.options.clone().map(Bytes::from),
+        options: options(args)?,
     })
+}
+
+/// The options, with those that have flags of their own.
+fn options(args: &Args) -> anyhow::Result<Option<Bytes>> {
+    let dedupe = args.dedupe_for.as_deref();
+    let dedupe = dedupe.map(|text| milliseconds("dedupe_for_ms", text));
+    let flags = [
+        ("dedupe_for_ms", dedupe.transpose()?.map(Into::into)),
+        (
+            "on_duplicate",
+            args.on_duplicate.as_deref().map(serde_json::Value::from),
+        ),
+    ];
+    if flags.iter().all(|(_, value)| value.is_none()) {
+        return Ok(args.options.clone().map(Bytes::from));
+    }
+    let given = args.options.as_deref().unwrap_or("{}");
+    let mut options: serde_json::Map<String, serde_json::Value> = serde_json::from_str(given)
+        .map_err(|error| Usage(format!("--options is not a JSON object: {error}")))?;
+    for (name, value) in flags {
+        if let Some(value) = value {
+            options.insert(name.to_owned(), value);
+        }
+    }
+    Ok(Some(serde_json::to_vec(&options)?.into()))
 }

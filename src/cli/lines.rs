@@ -31,6 +31,7 @@ struct LineView {
     line: u64,
     task_id: String,
     created: bool,
+    answer: &'static str,
 }
 
 /// One line's task.
@@ -129,6 +130,7 @@ async fn flush(
                         line: line.number,
                         task_id: task.task_id.to_string(),
                         created: task.created,
+                        answer: task.answer.name(),
                     };
                     bar.suspend(|| match output {
                         Output::Json => output::json(&view),

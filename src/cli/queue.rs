@@ -1,4 +1,4 @@
-//! `fencepost queue`: list, unserved, declare.
+//! `fencepost queue`: list, unserved, declare, stopped-keys, resume-key.
 
 use std::time::Duration;
 
@@ -25,6 +25,10 @@ enum QueueCommand {
     Unserved(Unserved),
     /// Declare a queue for one task type and node
     Declare(Declare),
+    /// List the dead letters that stop their concurrency keys
+    StoppedKeys(StoppedKeys),
+    /// Let a concurrency key go on that dead letters have stopped; they stay dead letters
+    ResumeKey(ResumeKey),
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -70,6 +74,35 @@ struct Declare {
     /// How many of them may start at once; unless set, as many as the rate gives in a second
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     burst: Option<i32>,
+    /// How many of its tasks with the same concurrency key are let go at a time: 1 keeps their order; what was set before
+    /// stays unless given
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    key_limit: Option<i32>,
+    /// What a dead letter at the head of a concurrency key does: `skip` lets the next one go, `stop` lets none go before
+    /// the letter is redriven or discarded, or the key resumed; what was set before stays unless given
+    #[arg(long, value_name = "skip|stop")]
+    on_dead_key: Option<String>,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct StoppedKeys {
+    #[arg(long, value_name = "N")]
+    namespace: Option<String>,
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
+    #[command(flatten)]
+    database: Database,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct ResumeKey {
+    /// The concurrency key
+    #[arg(value_name = "KEY")]
+    key: String,
+    #[arg(long, value_name = "N", default_value = "default")]
+    namespace: String,
     #[command(flatten)]
     database: Database,
 }
@@ -83,6 +116,8 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
         QueueCommand::List(args) => list(args).await,
         QueueCommand::Unserved(args) => unserved(args).await,
         QueueCommand::Declare(args) => declare(args).await,
+        QueueCommand::StoppedKeys(args) => stopped_keys(args).await,
+        QueueCommand::ResumeKey(args) => resume_key(args).await,
     }
 }
 
@@ -108,6 +143,8 @@ async fn list(args: List) -> anyhow::Result<u8> {
         "if unserved",
         "max in flight",
         "rate",
+        "key limit",
+        "on dead key",
         "paused",
         "throttled until",
         "ready",
@@ -128,6 +165,8 @@ async fn list(args: List) -> anyhow::Result<u8> {
             queue.unserved,
             output::quota(queue.max_in_flight),
             queue.rate.to_string(),
+            queue.key_limit.to_string(),
+            queue.on_dead_key,
             if queue.paused { "yes" } else { "no" }.to_owned(),
             queue.rate.throttled_until.unwrap_or_default(),
             queue.ready.to_string(),
@@ -200,8 +239,58 @@ async fn declare(args: Declare) -> anyhow::Result<u8> {
             rate: args.rate,
             burst: args.burst,
         },
+        key_limit: args.key_limit,
+        on_dead_key: args.on_dead_key,
     };
     args.database.open()?.state.declare_queue(route).await?;
     output::say("declared");
+    Ok(0)
+}
+
+async fn stopped_keys(args: StoppedKeys) -> anyhow::Result<u8> {
+    let state = args.database.open()?.state;
+    let stopped = state.stopped_keys(args.namespace).await?;
+    if args.output == Output::Json {
+        output::json(&stopped)?;
+        return Ok(0);
+    }
+    if stopped.is_empty() {
+        output::say("no dead letter stops a concurrency key");
+        return Ok(0);
+    }
+    let mut table = output::table(&[
+        "namespace",
+        "key",
+        "dead letter",
+        "queue",
+        "type",
+        "node",
+        "error",
+        "since",
+    ]);
+    for one in stopped {
+        table.add_row([
+            one.route.namespace,
+            one.concurrency_key,
+            one.letter_id,
+            one.route.task_queue,
+            one.route.task_type,
+            one.route.node.unwrap_or_default(),
+            one.error_class,
+            one.since,
+        ]);
+    }
+    output::line(&table.to_string())?;
+    Ok(0)
+}
+
+async fn resume_key(args: ResumeKey) -> anyhow::Result<u8> {
+    let state = args.database.open()?.state;
+    let resumed = state.resume_key(Some(args.namespace), args.key).await?;
+    output::say(&if resumed.was_stopped {
+        format!("the key goes on past {} dead letters", resumed.letters)
+    } else {
+        "no dead letter has stopped this key".to_owned()
+    });
     Ok(0)
 }

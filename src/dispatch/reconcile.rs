@@ -69,6 +69,9 @@ async fn reconcile(hub: &Hub) -> Result<(), store::Error> {
     hub.settler
         .runs()
         .look_at(returned.iter().filter_map(Returned::ended_in));
+    hub.settler
+        .keys()
+        .look_at(returned.iter().filter_map(|task| task.key));
     if !returned.is_empty() {
         tracing::info!(
             tasks = returned.len(),

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::keys::Keys;
 use super::routes::Routes;
 use super::runs::Runs;
 use super::wakes::Wakes;
@@ -88,6 +89,7 @@ pub struct Settler {
     queue: Arc<Queue>,
     gauge: Arc<Gauge>,
     runs: Runs,
+    keys: Keys,
     routes: Routes,
 }
 
@@ -174,13 +176,14 @@ impl Settler {
             settled: watch::Sender::new(0),
         });
         let runs = Runs::start(pool, settings.cancel_grace, wakes, tracker, stop);
+        let keys = Keys::start(pool, wakes, tracker, stop);
         let routes = Routes::default();
         let slow = SlowLane::new(
             pool.clone(),
             settings,
             (Arc::clone(wakes), routes.clone()),
             Arc::clone(&gauge),
-            runs.clone(),
+            (runs.clone(), keys.clone()),
             tracker,
             stop,
         );
@@ -195,6 +198,7 @@ impl Settler {
             queue,
             gauge,
             runs,
+            keys,
             routes,
         }
     }
@@ -203,6 +207,12 @@ impl Settler {
     #[must_use]
     pub fn runs(&self) -> &Runs {
         &self.runs
+    }
+
+    /// Concurrency keys that may have room.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// The routes that are known here, whose quotas it looks at.

@@ -29,6 +29,7 @@ pub struct Wakes {
     left_over: Mutex<BTreeSet<RouteId>>,
     passed_on: Notify,
     redrives: Notify,
+    keys: Notify,
     letters: Notify,
     ends: watch::Sender<u64>,
 }
@@ -54,6 +55,16 @@ impl Wakes {
     /// Waits for [`Wakes::redrive`]; what came since the last wait counts.
     pub async fn redrive_due(&self) {
         self.redrives.notified().await;
+    }
+
+    /// Concurrency keys are to be looked at.
+    pub fn keys(&self) {
+        self.keys.notify_one();
+    }
+
+    /// Waits for [`Wakes::keys`]; what came since the last wait counts.
+    pub async fn keys_due(&self) {
+        self.keys.notified().await;
     }
 
     /// A task has become a dead letter, and its owner may want to know.

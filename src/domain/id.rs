@@ -9,6 +9,8 @@ pub type TaskId = i64;
 pub type WorkflowId = i64;
 /// One run of one workflow, unique over all of them.
 pub type RunId = i64;
+/// What stands for a concurrency key in its namespace. Two keys that share one share a line.
+pub type KeyHash = i64;
 /// One start of a replica.
 pub type DispatcherId = i64;
 /// Stands for no replica, where a move names the owner of a row that must have none.

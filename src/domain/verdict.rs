@@ -2,10 +2,12 @@
 //! dispatch uses too.
 
 mod gate;
+mod hold;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
 pub use gate::Gate;
+pub use hold::Hold;
 
 use super::id::DispatcherId;
 use super::pause::Pause;
@@ -125,13 +127,6 @@ pub fn census(route: &Route, groups: &[Group]) -> Result<(), Reason> {
     }
 }
 
-/// Bits of `live.hold`, with their names.
-const HOLDS: [(i16, &str); 3] = [
-    (1, "its workflow is paused"),
-    (2, "another task with its key is running"),
-    (4, "it is throttled"),
-];
-
 /// Where a task is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -139,8 +134,8 @@ pub enum Stage {
     Ready {
         /// When it is due, unless it is due already.
         due_at: Option<DateTime<Utc>>,
-        /// Bits: 1 workflow paused, 2 key busy, 4 throttled.
-        hold: i16,
+        /// What holds it.
+        hold: Hold,
     },
     /// A replica has it.
     Claimed(Claimed),
@@ -201,8 +196,8 @@ pub enum Verdict {
     Claimed(Claimed),
     /// It is not due yet.
     NotDue(DateTime<Utc>),
-    /// Something holds it, by these bits of its row.
-    Held(i16),
+    /// Something holds it.
+    Held(Hold),
     /// Operators have paused it; each of these has to be resumed.
     Paused(Vec<Pause>),
     /// A quota above it is used up.
@@ -259,11 +254,7 @@ impl Verdict {
             }
             Self::Claimed(claimed) => claimed.sentence(),
             Self::NotDue(at) => format!("it is due at {}", time(*at)),
-            Self::Held(bits) => {
-                let set = HOLDS.iter().filter(|(bit, _)| bits & bit != 0);
-                let names: Vec<&str> = set.map(|(_, name)| *name).collect();
-                format!("it is held: {}", names.join(", "))
-            }
+            Self::Held(hold) => hold.sentence(),
             Self::Paused(pauses) => {
                 let pauses: Vec<String> = pauses.iter().map(Pause::sentence).collect();
                 format!("it does not start: {}", pauses.join("; "))
@@ -330,7 +321,7 @@ pub fn stops(facts: &Facts<'_>) -> Vec<Verdict> {
             }];
         }
         Stage::Claimed(claimed) => return vec![Verdict::Claimed(claimed.clone())],
-        Stage::Ready { due_at, hold } => (*due_at, *hold),
+        Stage::Ready { due_at, hold } => (*due_at, hold),
     };
     let unserved = census(facts.route, facts.groups).err();
     let covers = |pause: &&Pause| pause.address.covers(facts.route);
@@ -345,7 +336,7 @@ pub fn stops(facts: &Facts<'_>) -> Vec<Verdict> {
     let throttled = puts_off.max_by_key(|(until, ..)| *until);
     [
         due_at.map(Verdict::NotDue),
-        (hold != 0).then_some(Verdict::Held(hold)),
+        (!hold.is_free()).then(|| Verdict::Held(hold.clone())),
         (!pauses.is_empty()).then_some(Verdict::Paused(pauses)),
         used_up.map(Verdict::QuotaUsed),
         throttled.map(|(until, of, rate)| Verdict::Throttled(of, rate, until)),

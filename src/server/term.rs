@@ -14,7 +14,7 @@ use crate::dispatch::{
 };
 use crate::domain::id::DispatcherId;
 use crate::store::{self, dispatchers, upkeep};
-use crate::upkeep::{chores, ends, heartbeat, listener, orders, owners, redrives, retention};
+use crate::upkeep::{chores, ends, heartbeat, keys, listener, orders, owners, redrives, retention};
 
 /// Waits between two tries to register.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
@@ -99,6 +99,7 @@ fn start_loops(replica: &Replica, hub: &Arc<Hub>) -> Loops {
     endless(Box::pin(reconcile::run(Arc::clone(hub))));
     endless(Box::pin(chores::run(Arc::clone(hub), beat)));
     endless(Box::pin(redrives::run(Arc::clone(hub), beat)));
+    endless(Box::pin(keys::run(Arc::clone(hub))));
     endless(Box::pin(owners::run(Arc::clone(hub), beat)));
     endless(Box::pin(retention::run(
         Arc::clone(hub),
@@ -205,7 +206,8 @@ async fn drain(replica: &Replica, hub: &Arc<Hub>, loops: &mut Loops) -> Result<(
         while quiet < QUIET_LOOKS {
             let busy = !hub.in_flight.is_empty()
                 || replica.settler.backlog() > 0
-                || !replica.settler.runs().is_idle();
+                || !replica.settler.runs().is_idle()
+                || !replica.settler.keys().is_idle();
             quiet = if busy { 0 } else { quiet + 1 };
             tokio::time::sleep(DRAIN_TICK).await;
         }

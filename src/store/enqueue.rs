@@ -78,6 +78,31 @@ pub struct Enqueued {
     pub task_id: i64,
     /// False: the dispatch key names a task that existed already.
     pub created: bool,
+    /// The same, and whether it has replaced another one.
+    pub answer: Answer,
+}
+
+/// What an enqueue came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// There is a task more.
+    Created,
+    /// The dispatch key names a task that existed already.
+    Existing,
+    /// The task has taken the place of one with its dispatch key that waited, which has ended as cancelled.
+    Replaced,
+}
+
+impl Answer {
+    /// Its stable name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Existing => "existing",
+            Self::Replaced => "replaced",
+        }
+    }
 }
 
 /// Why tasks are not, or perhaps not, enqueued.
@@ -194,6 +219,11 @@ async fn enqueue_tasks(
             Ok(Enqueued {
                 task_id: row.try_get("task_id")?,
                 created: row.try_get("created")?,
+                answer: match row.try_get("answer")? {
+                    "replaced" => Answer::Replaced,
+                    "existing" => Answer::Existing,
+                    _ => Answer::Created,
+                },
             })
         })
         .collect()

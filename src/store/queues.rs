@@ -45,6 +45,10 @@ pub struct Queue {
     pub rate: Option<Rate>,
     /// When the next one may start, by its own rate and that of its namespace, if that is later.
     pub throttled_until: Option<DateTime<Utc>>,
+    /// Its tasks with one concurrency key that are let go at a time.
+    pub key_limit: i32,
+    /// `skip` or `stop`: what a dead letter at the head of a concurrency key does.
+    pub on_dead_key: String,
     /// Due tasks.
     pub ready: Counted,
     /// Tasks that are not due yet.
@@ -75,7 +79,7 @@ pub struct Counted {
 pub struct Held {
     /// Their workflow is paused.
     pub workflow: i64,
-    /// Another task with their key runs.
+    /// Other tasks with their concurrency key are before them.
     pub key: i64,
     /// They are throttled.
     pub throttle: i64,
@@ -130,6 +134,8 @@ fn queue(row: &Row) -> Result<Queue, Error> {
         max_in_flight: row.try_get("max_in_flight")?,
         rate: own.map(|bucket| bucket.rate),
         throttled_until: throttled_until(own.into_iter().chain(above), at),
+        key_limit: row.try_get("key_limit")?,
+        on_dead_key: row.try_get("on_dead_key")?,
         ready: Counted {
             tasks: row.try_get("ready")?,
             estimate: row.try_get("ready_estimate")?,
@@ -178,16 +184,17 @@ pub struct Declaration {
     pub max_in_flight: Option<i32>,
     /// Its tasks that may start in a time.
     pub rate: RateSettings,
+    /// Its tasks with one concurrency key that are let go at a time; none keeps what is there, at first 1.
+    pub key_limit: Option<i32>,
+    /// `skip` or `stop`; none keeps what is there, at first `skip`.
+    pub on_dead_key: Option<String>,
 }
 
 /// Declares a route, which is made if it is new: with all its settings or, where one is refused, not at all.
 pub async fn declare(client: &mut Client, route: &Declaration) -> Result<RouteId, Error> {
     let transaction = client.transaction().await?;
     let namespace = route.namespace.as_deref().unwrap_or("default");
-    let (node, unserved) = (
-        route.node.as_deref().map(storable),
-        route.unserved.as_deref().map(storable),
-    );
+    let text = |given: &Option<String>| given.as_deref().map(storable);
     let statement = transaction.prepare_cached(DECLARE_QUEUE).await?;
     let row = transaction
         .query_one(
@@ -196,9 +203,11 @@ pub async fn declare(client: &mut Client, route: &Declaration) -> Result<RouteId
                 &storable(&route.task_queue),
                 &storable(&route.task_type),
                 &storable(namespace),
-                &node,
-                &unserved,
+                &text(&route.node),
+                &text(&route.unserved),
                 &route.max_in_flight,
+                &route.key_limit,
+                &text(&route.on_dead_key),
             ],
         )
         .await?;

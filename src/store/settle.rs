@@ -7,7 +7,7 @@ use bytes::Bytes;
 use deadpool_postgres::GenericClient;
 
 use super::{Error, millis, storable};
-use crate::domain::id::{DispatcherId, RouteId, RunId, TaskId, Token};
+use crate::domain::id::{DispatcherId, KeyHash, RouteId, RunId, TaskId, Token};
 use crate::domain::outcome::Failure;
 use crate::domain::settlement::Move;
 
@@ -66,6 +66,8 @@ pub struct Returned {
     pub route: RouteId,
     /// The run of a workflow's member.
     pub run: Option<RunId>,
+    /// Its concurrency key, where that has room now.
+    pub key: Option<KeyHash>,
     /// Where it went.
     pub goes: Goes,
 }
@@ -85,6 +87,8 @@ pub struct Completed {
     pub id: TaskId,
     /// The run of a workflow's member, which may have ended with it.
     pub run: Option<RunId>,
+    /// Its concurrency key, which has room now.
+    pub key: Option<KeyHash>,
 }
 
 /// What a second look says of a report that matched no row.
@@ -126,6 +130,7 @@ pub async fn complete(
     let completed = rows.iter().map(|row| Completed {
         id: row.get("id"),
         run: row.get("run_id"),
+        key: row.get("key_hash"),
     });
     Ok(completed.collect())
 }
@@ -173,6 +178,7 @@ pub async fn give_back(
         id: row.get("id"),
         route: row.get("route_id"),
         run: row.get("run_id"),
+        key: row.get("key_hash"),
         goes: match row.get("goes") {
             "ready" => Goes::Ready,
             "dead" => Goes::Dead,
@@ -204,6 +210,8 @@ pub struct Judged {
     pub verdict: Verdict,
     /// The run of a workflow's member whose end is recorded: nobody may have looked whether the run has ended.
     pub run: Option<RunId>,
+    /// The concurrency key of a task whose report is recorded: nobody may have looked who is next.
+    pub key: Option<KeyHash>,
 }
 
 /// Looks at the rows and the history of reports that matched no row.
@@ -235,6 +243,7 @@ pub async fn look_again(
             id: row.get("id"),
             verdict,
             run: row.get("run_id"),
+            key: row.get("key_hash"),
         }
     });
     Ok(verdicts.collect())

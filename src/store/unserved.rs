@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use super::queues::{self, Counted, Wanted};
 use super::{Error, millis};
 use crate::domain::id::{RouteId, TaskId, Token};
-use crate::domain::verdict::{Claimed, Reason, Stage};
+use crate::domain::verdict::{Claimed, Hold, Reason, Stage};
 
 const READ_STAGE: &str = include_str!("../../sql/read_stage.sql");
 const FIND_WAITING: &str = include_str!("../../sql/find_waiting.sql");
@@ -52,7 +52,14 @@ fn located(row: &Row) -> Result<Located, Error> {
             since: row.try_get("claimed_at")?,
             cancel_requested: row.try_get("cancel_requested")?,
         }),
-        (None, Some(false)) => ready(row)?,
+        (None, Some(false)) => Stage::Ready {
+            due_at: due_at(row)?,
+            hold: Hold {
+                bits: row.try_get("hold")?,
+                key_tasks: row.try_get("key_tasks")?,
+                key_letters: row.try_get("key_letters")?,
+            },
+        },
         (None, None) => return Err(Error::internal("a task is neither unfinished nor ended")),
     };
     Ok(Located {
@@ -63,12 +70,20 @@ fn located(row: &Row) -> Result<Located, Error> {
     })
 }
 
-fn ready(row: &Row) -> Result<Stage, Error> {
+fn due_at(row: &Row) -> Result<Option<DateTime<Utc>>, Error> {
     let waits: bool = row.try_get("waits")?;
     let due: DateTime<Utc> = row.try_get("visible_after")?;
+    Ok(waits.then_some(due))
+}
+
+/// Of a row that says which bits hold it and no more.
+fn ready(row: &Row) -> Result<Stage, Error> {
     Ok(Stage::Ready {
-        due_at: waits.then_some(due),
-        hold: row.try_get("hold")?,
+        due_at: due_at(row)?,
+        hold: Hold {
+            bits: row.try_get("hold")?,
+            ..Hold::default()
+        },
     })
 }
 
@@ -136,7 +151,7 @@ pub async fn find_waiting(
     let rows = client.query(&statement, &[&routes, &limit]).await?;
     let due = || Stage::Ready {
         due_at: None,
-        hold: 0,
+        hold: Hold::default(),
     };
     rows.iter().map(|row| stuck(row, due())).collect()
 }

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 
 use super::snapshots::Snapshots;
 use super::unserved::{self, Watch};
-use super::workflows::{self, Walk};
+use super::walk::Walk;
+use super::{keys, workflows};
 use crate::dispatch::settler;
 use crate::dispatch::{DATABASE_DEADLINE, Hub};
 use crate::domain::id::{RouteId, TaskId};
@@ -33,7 +34,7 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
     let ended = hub.ended.clone();
     let watch = Watch::new(hub.settings.dead_after, hub.settings.reconnect_grace);
     let watch = Arc::new(Mutex::new(watch));
-    let (mut walk, mut snapshots) = (Walk::default(), Snapshots::default());
+    let (mut walks, mut snapshots) = (Walks::default(), Snapshots::default());
     let mut wait = tick;
     loop {
         let jittered = wait.mul_f64(0.8 + 0.4 * fastrand::f64());
@@ -45,7 +46,7 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
             return;
         }
         let partitions = Instant::now() >= partitions_at;
-        wait = match do_chores(&hub, &watch, &mut walk, partitions).await {
+        wait = match do_chores(&hub, &watch, &mut walks, partitions).await {
             Ok(done) => {
                 if partitions && done.raised {
                     partitions_at = Instant::now() + PARTITIONS_EVERY;
@@ -68,14 +69,14 @@ pub async fn run(hub: Arc<Hub>, tick: Duration) {
 async fn do_chores(
     hub: &Arc<Hub>,
     watch: &Arc<Mutex<Watch>>,
-    walk: &mut Walk,
+    walks: &mut Walks,
     partitions: bool,
 ) -> Result<Tick, Error> {
     hub.routes.refresh(&hub.pool).await?;
     hub.direct.refresh(&hub.pool).await?;
     let (defaults, max_losses) = (hub.settings.defaults, hub.settings.max_losses);
     let (looking, watch) = (Arc::clone(hub), Arc::clone(watch));
-    let from = walk.from();
+    let (run, key) = (walks.runs.last(), walks.keys.last());
     let (moved, failed, walked) = hub
         .pool
         .run(DATABASE_DEADLINE, move |client| {
@@ -90,16 +91,23 @@ async fn do_chores(
                 moved.extend(end_overdue(&transaction, &defaults, max_losses).await?);
                 let failed =
                     unserved::write(&transaction, &unserved, &defaults, max_losses).await?;
-                let walked = workflows::walk(&transaction, from).await?;
+                let walked = (
+                    workflows::walk(&transaction, run).await?,
+                    keys::walk(&transaction, key).await?,
+                );
                 transaction.commit().await?;
                 Ok((moved, failed, Some(walked)))
             })
         })
         .await?;
     let won = walked.is_some();
-    let runs = hub.settler.runs();
+    let (runs, keys) = (hub.settler.runs(), hub.settler.keys());
     runs.look_at(moved.iter().filter_map(Returned::ended_in));
-    let more_runs = walk.goes_on(walked, runs);
+    keys.look_at(moved.iter().filter_map(|task| task.key));
+    let walk_on = walked.is_some_and(|(over_runs, over_keys)| {
+        let more_runs = over_runs.take_up(&mut walks.runs, runs);
+        over_keys.take_up(&mut walks.keys, keys) || more_runs
+    });
     let stopping = won && cancel_paused(hub).await?;
     for task in moved.iter().filter(|task| task.goes == Goes::Ready) {
         hub.wakes.route(task.route, true);
@@ -130,11 +138,18 @@ async fn do_chores(
         })
         .await?;
     Ok(Tick {
-        full: more_runs
+        full: walk_on
             || stopping
             || moved.len().max(failed) >= usize::try_from(BATCH).unwrap_or(usize::MAX),
         raised,
     })
+}
+
+/// Where the walks of this replica stand.
+#[derive(Debug, Default)]
+struct Walks {
+    runs: Walk,
+    keys: Walk,
 }
 
 /// What one tick came to.

@@ -73,12 +73,14 @@ async fn listen_once(hub: &Hub, wait: &mut Duration) -> Result<(), store::Error>
 }
 
 /// A payload is a route's number, followed by `back` where rows were put back and by `freed` where tasks under a quota
-/// have ended; or `settings`, where these are others; `redrive`, where one may go on; `orders`, where somebody has ordered
+/// have ended; or `settings`, where these are others; `redrive`, where one may go on; `keys`, where concurrency
+/// keys are to be looked at; `orders`, where somebody has ordered
 /// something; `awaiting`, where somebody begins to wait for the end of a task; `ended`, where tasks have ended. Anything
 /// else is from a newer release.
 fn take_up(hub: &Hub, payload: &str) {
     match payload {
         "redrive" => return hub.wakes.redrive(),
+        "keys" => return hub.wakes.keys(),
         "settings" => return hub.wakes.settings(),
         "orders" => return hub.orders.notify_one(),
         "awaiting" => return hub.awaited_elsewhere.told(),

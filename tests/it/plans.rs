@@ -510,3 +510,76 @@ async fn the_look_at_a_run_costs_the_same_however_many_members_it_has_and_had() 
         assert!(plan.buffers() < 40, "{ended}: {}", plan.text());
     }
 }
+
+#[tokio::test]
+async fn a_hundred_thousand_tasks_behind_a_key_cost_neither_claims_nor_looks_anything() {
+    const TASKS: i32 = 100_000;
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    // Half of them behind one key, the others behind a thousand.
+    client
+        .batch_execute(&format!(
+            "alter table fencepost.live set (autovacuum_enabled = off);
+            select fencepost.declare_queue('q', 't');
+            insert into fencepost.live (id, route_id, priority, visible_after, hold, key_hash)
+            select
+                n, 1, 1, now() - interval '1 day', case when n % 2 = 0 and n > 2 then 2 when n > 2001 then 2 else 0 end,
+                case when n % 2 = 0 then 7 else n % 2000 end
+            from generate_series(1, {TASKS}) as n;
+            insert into fencepost.live (id, route_id, priority, visible_after)
+            select {TASKS} + n, 1, 1, now() - interval '1 minute' from generate_series(1, 100) as n"
+        ))
+        .await
+        .unwrap();
+    let vacuum = "vacuum analyze fencepost.live";
+    client.batch_execute(vacuum).await.unwrap();
+    for mode in ["force_custom_plan", "force_generic_plan"] {
+        client
+            .batch_execute(&format!("set plan_cache_mode = {mode}"))
+            .await
+            .unwrap();
+        prepare(&client, "claim_tasks", CLAIM_TASKS).await;
+        prepare(
+            &client,
+            "walk_keys",
+            include_str!("../../sql/walk_keys.sql"),
+        )
+        .await;
+        prepare(
+            &client,
+            "free_keys",
+            include_str!("../../sql/free_keys.sql"),
+        )
+        .await;
+        prepare(
+            &client,
+            "find_key_looks",
+            include_str!("../../sql/find_key_looks.sql"),
+        )
+        .await;
+        // What is let go of the keys is claimed before the others, and nothing behind it is looked at.
+        let claim = execute_claim(queue.dispatcher, ("1970-01-01".into(), 0), 500);
+        let walk = "execute walk_keys(-9223372036854775808, 500)".to_owned();
+        let free = "execute free_keys('{7,1,3,5,9}', null)".to_owned();
+        let looks = "execute find_key_looks(500)".to_owned();
+        for (execute, most) in [(claim, 30_000), (walk, 8_000), (free, 150), (looks, 10)] {
+            Plan::measure(&client, &execute).await;
+            let plan = Plan::measure(&client, &execute).await;
+            assert!(plan.buffers() < most, "{mode}, {execute}: {}", plan.text());
+        }
+        client.batch_execute("deallocate all").await.unwrap();
+    }
+    // An enqueue behind the long line of one key, and one of a key that is free.
+    for name in ["long", "free"] {
+        queue
+            .execute(&format!(
+                "update fencepost.live set key_hash = fencepost.key_hash(1, '{name}') where key_hash = 7 and '{name}' = 'long'"
+            ))
+            .await;
+        let enqueue =
+            format!("select * from fencepost.enqueue('q', 't', concurrency_key => '{name}')");
+        Plan::measure(&client, &enqueue).await;
+        let plan = Plan::measure(&client, &enqueue).await;
+        assert!(plan.buffers() < 200, "{name}: {}", plan.text());
+    }
+}

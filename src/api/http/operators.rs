@@ -77,6 +77,8 @@ pub(super) async fn declare(
             "max_in_flight" => route.max_in_flight = quota(&name, &value)?,
             "rate" => route.rate.rate = text()?,
             "burst" => route.rate.burst = integer(&name, &value)?,
+            "key_limit" => route.key_limit = integer(&name, &value)?,
+            "on_dead_key" => route.on_dead_key = text()?,
             _ => return Err(Error::unknown_field(&name)),
         }
     }

@@ -27,6 +27,7 @@ pub(super) const PAGE: u32 = 100;
 struct EnqueuedView {
     task_id: String,
     created: bool,
+    answer: &'static str,
 }
 
 impl From<Enqueued> for EnqueuedView {
@@ -34,6 +35,7 @@ impl From<Enqueued> for EnqueuedView {
         Self {
             task_id: task.task_id.to_string(),
             created: task.created,
+            answer: task.answer.name(),
         }
     }
 }

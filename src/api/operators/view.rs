@@ -1,5 +1,6 @@
 //! What operators see, as JSON for HTTP and for `--output json`.
 
+mod keys;
 mod queues;
 mod rate;
 
@@ -7,6 +8,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+pub use keys::{ResumedKeyView, StoppedKeyView};
 use queues::Count;
 pub use queues::QueueView;
 use rate::RateView;

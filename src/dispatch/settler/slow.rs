@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::writer::{Acks, Written, condemn, said, write_once};
-use super::{Gauge, Report, Runs, Settings};
+use super::{Gauge, Keys, Report, Runs, Settings};
 use crate::dispatch::hub::DATABASE_DEADLINE;
 use crate::dispatch::routes::Routes;
 use crate::dispatch::wakes::Wakes;
@@ -30,6 +30,7 @@ pub(super) struct SlowLane {
     pub(super) routes: Routes,
     pub(super) gauge: Arc<Gauge>,
     pub(super) runs: Runs,
+    pub(super) keys: Keys,
     pub(super) tracker: TaskTracker,
     pub(super) stop: CancellationToken,
     waiters: Arc<Semaphore>,
@@ -41,7 +42,7 @@ impl SlowLane {
         settings: Settings,
         (wakes, routes): (Arc<Wakes>, Routes),
         gauge: Arc<Gauge>,
-        runs: Runs,
+        (runs, keys): (Runs, Keys),
         tracker: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
@@ -53,6 +54,7 @@ impl SlowLane {
             routes,
             gauge,
             runs,
+            keys,
             tracker: tracker.clone(),
             stop: stop.clone(),
             waiters,
@@ -84,6 +86,7 @@ impl SlowLane {
                     acks.add(&report, written.is_recorded(report.token));
                     acks.send();
                     self.runs.look_at(written.runs);
+                    self.keys.look_at(written.keys);
                     break;
                 }
                 Ok(_) => {}

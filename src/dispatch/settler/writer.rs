@@ -9,7 +9,7 @@ use super::Report;
 use super::freed::take_slots;
 use super::slow::SlowLane;
 use crate::dispatch::hub::DATABASE_DEADLINE;
-use crate::domain::id::{RouteId, RunId, TaskId, Token};
+use crate::domain::id::{KeyHash, RouteId, RunId, TaskId, Token};
 use crate::domain::outcome::Failure;
 use crate::domain::settlement::{Move, Settlement};
 use crate::fleet::{Reply, SessionId};
@@ -37,6 +37,8 @@ pub(super) struct Written {
     pub(super) returned: Vec<Returned>,
     /// Runs of workflows whose members have ended.
     pub(super) runs: BTreeSet<RunId>,
+    /// Concurrency keys of tasks that have ended.
+    pub(super) keys: BTreeSet<KeyHash>,
 }
 
 impl Writer {
@@ -51,6 +53,7 @@ impl Writer {
                     self.wake(&round, &written.returned).await;
                     handed_on += self.answer(round, &written);
                     self.slow.runs.look_at(written.runs);
+                    self.slow.keys.look_at(written.keys);
                 }
                 Err(error) => rounds.extend(Self::isolate(round, &error)),
             }
@@ -257,6 +260,7 @@ pub(super) async fn write_once(
         for ended in settle::complete(client, &completions).await? {
             written.recorded.insert(ended.id);
             written.runs.extend(ended.run);
+            written.keys.extend(ended.key);
         }
     }
     if !returns.is_empty() {
@@ -267,6 +271,8 @@ pub(super) async fn write_once(
         written
             .runs
             .extend(written.returned.iter().filter_map(Returned::ended_in));
+        let keys = written.returned.iter().filter_map(|task| task.key);
+        written.keys.extend(keys);
     }
     let missed: Vec<Missed> = reports
         .iter()
@@ -281,6 +287,7 @@ pub(super) async fn write_once(
     if !missed.is_empty() {
         for judged in settle::look_again(client, &missed).await? {
             written.runs.extend(judged.run);
+            written.keys.extend(judged.key);
             match judged.verdict {
                 Verdict::Recorded => written.recorded.insert(judged.id),
                 Verdict::Busy => written.busy.insert(judged.id),

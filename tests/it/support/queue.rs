@@ -177,6 +177,16 @@ impl Queue {
         tokens[0]
     }
 
+    /// One task with this concurrency key, enqueued and claimed.
+    pub async fn one_with_key(&self, key: &str) -> Token {
+        let id = self
+            .enqueue_with(&format!("concurrency_key => '{key}'"))
+            .await;
+        let token = self.again().await;
+        assert_eq!(token.id, id);
+        token
+    }
+
     /// The next delivery of the only task that is due.
     pub async fn again(&self) -> Token {
         let tokens = self.claim(1).await;

@@ -54,6 +54,10 @@ pub struct QueueView {
     /// Its tasks that may start in a time; the rate of its namespace may put them off too.
     #[serde(flatten)]
     pub rate: RateView,
+    /// Its tasks with one concurrency key that are let go at a time.
+    pub key_limit: i32,
+    /// `skip` or `stop`: what a dead letter at the head of a concurrency key does.
+    pub on_dead_key: String,
     /// Due tasks.
     pub ready: Count,
     /// Tasks that are not due yet.
@@ -75,7 +79,7 @@ pub struct QueueView {
 pub struct HeldView {
     /// Their workflow is paused.
     pub workflow_paused: i64,
-    /// Another task with their key runs.
+    /// Other tasks with their concurrency key are before them.
     pub key_busy: i64,
     /// They are throttled.
     pub throttled: i64,
@@ -112,6 +116,8 @@ impl From<Queue> for QueueView {
             paused: queue.paused,
             max_in_flight: queue.max_in_flight,
             rate: RateView::new(queue.rate, queue.throttled_until),
+            key_limit: queue.key_limit,
+            on_dead_key: queue.on_dead_key,
             ready: Count::of(queue.ready),
             later: Count::of(queue.later),
             held: HeldView {
