@@ -1,6 +1,7 @@
 //! The command line: one module a command. stdout is data, stderr is talk.
 
 pub mod bench;
+pub mod config;
 mod database;
 pub mod dead_letter;
 pub mod demo;
@@ -29,7 +30,7 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::store::queues::NO_QUOTA;
-use crate::{api, config, store};
+use crate::{api, store};
 
 /// Exit code after a second signal, as shells report an interrupt.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -84,6 +85,8 @@ pub enum Command {
     /// Workers of a benchmark
     #[command(hide = true)]
     BenchWorker(Box<bench::worker::Args>),
+    /// Show and check the settings that a replica started here would go by
+    Config(config::Args),
     /// Look at the database and say what is wrong and what to do: exit code 1 for a problem
     Doctor(doctor::Args),
     /// Ask a replica on this machine whether it is ready: exit code 0 or 1
@@ -167,6 +170,7 @@ async fn run(cli: Cli) -> u8 {
         Command::DemoWorker(args) => demo::worker::run(*args).await,
         Command::Bench(args) => bench::run(*args).await,
         Command::BenchWorker(args) => bench::worker::run(*args).await,
+        Command::Config(args) => config::run(args),
         Command::Doctor(args) => doctor::run(args).await,
         Command::Healthcheck(args) => healthcheck::run(args).await,
         Command::Version => output::line(concat!("fencepost ", env!("CARGO_PKG_VERSION")))
@@ -190,7 +194,7 @@ fn report(error: &anyhow::Error) -> u8 {
     }
     output::say(&format!("{error:#}"));
     let is_usage = error.is::<Usage>()
-        || error.is::<config::Errors>()
+        || error.is::<crate::config::Errors>()
         || matches!(
             error.downcast_ref::<store::Error>(),
             Some(store::Error::Settings(_))

@@ -196,8 +196,21 @@ fn duration(text: &str, least: Duration) -> Result<Duration, String> {
         })
 }
 
+/// In the largest unit that it is a whole number of, as people write it.
 fn show_duration(span: &Duration) -> String {
-    humantime::format_duration(*span).to_string()
+    const UNITS: [(u128, &str); 4] = [
+        (24 * 3_600_000, "days"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1000, "s"),
+    ];
+    let ms = span.as_millis();
+    let whole = |(unit, _): &&(u128, &str)| ms > 0 && ms.is_multiple_of(*unit);
+    match UNITS.iter().find(whole) {
+        Some((unit, name)) => format!("{}{name}", ms / unit),
+        None if ms == 0 => "0s".to_owned(),
+        None => format!("{ms}ms"),
+    }
 }
 
 fn whole<T>(text: &str, least: T, most: T) -> Result<T, String>

@@ -271,3 +271,100 @@ fn ages_are_durations_or_never_and_none_outlasts_what_it_hangs_on() {
         "{text}"
     );
 }
+
+/// Settings whose default is no value that could stand in a file.
+const NO_DEFAULT: [&str; 6] = [
+    "database.url",
+    "database.tls_root",
+    "limits.payload",
+    "limits.result",
+    "retention.dispatch_keys",
+    "server.name",
+];
+
+/// The example with its settings in effect.
+fn example() -> String {
+    let text = include_str!("../../fencepost.example.toml");
+    let is_setting = |line: &str| {
+        let key = line.split(" = ").next().unwrap_or_default();
+        line.contains(" = ") && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+    };
+    let lines = text.lines().map(|line| match line.strip_prefix('#') {
+        Some(setting) if is_setting(setting) => setting,
+        _ => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_example_has_every_setting_with_its_default() {
+    let defaults = given("", &[("DATABASE_URL", URL)], &[]);
+    let (_, defaults) = Config::explain(&defaults.sources).unwrap();
+    let all = given(&example(), &[], &[]);
+    let (_, all) = Config::explain(&all.sources).unwrap();
+    assert_eq!(all.len(), defaults.len());
+    for (given, default) in all.iter().zip(&defaults) {
+        assert_eq!(given.key, default.key);
+        assert!(
+            given.origin.contains("fencepost.toml"),
+            "{} is not in the example",
+            given.key
+        );
+        if !NO_DEFAULT.contains(&given.key) {
+            assert_eq!(given.value, default.value, "{}", given.key);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_command_shows_what_is_in_effect_and_names_every_mistake() {
+    let run = |args: Vec<&'static str>, environment: Vec<(&'static str, &'static str)>| async move {
+        let empty = tempfile::tempdir().unwrap();
+        let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_fencepost"))
+            .args(args)
+            .env_remove("DATABASE_URL")
+            .envs(environment)
+            .current_dir(empty.path())
+            .output()
+            .await
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let poll = ("FENCEPOST_WAKE__POLL", "250ms");
+    let sound = vec![("DATABASE_URL", URL), poll];
+    let (code, shown, said) = run(vec!["config", "show", "--output", "json"], sound.clone()).await;
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let setting = |key: &str| {
+        let all = shown.as_array().unwrap();
+        all.iter()
+            .find(|entry| entry["key"] == key)
+            .unwrap()
+            .clone()
+    };
+    assert_eq!(setting("wake.poll")["value"], "250ms");
+    assert_eq!(setting("wake.poll")["origin"], "FENCEPOST_WAKE__POLL");
+    assert_eq!(setting("retention.dead_letters")["value"], "90days");
+    assert_eq!(setting("replica.beat")["origin"], "defaults");
+    assert!(!shown.to_string().contains("hunter2"));
+    let (code, shown, said) = run(vec!["config", "check"], sound).await;
+    assert_eq!((code, shown.as_str(), said.as_str()), (Some(0), "", ""));
+    let wrong = vec![
+        ("FENCEPOST_WAKE__POLL", "soon"),
+        ("FENCEPOST_WAKE__PULL", "1s"),
+    ];
+    let (code, _, said) = run(vec!["config", "check"], wrong).await;
+    assert_eq!(code, Some(2));
+    for mistake in [
+        "database.url",
+        "FENCEPOST_WAKE__POLL",
+        "FENCEPOST_WAKE__PULL",
+    ] {
+        assert!(said.contains(mistake), "{mistake} is missing in {said}");
+    }
+}
