@@ -392,7 +392,7 @@ pub fn failure(token: Token, how: Move) -> Return {
 }
 
 /// Every task is in live or in outcome and never in both; ready rows belong to nobody and claimed rows to somebody;
-/// a failed task has its dead letter.
+/// a failed task has its dead letter; no key has more tasks let go than its limit.
 pub async fn assert_sound(client: &impl GenericClient) {
     let query = "
         select format('task %s is in both tables or in neither', task.id)
@@ -423,6 +423,20 @@ pub async fn assert_sound(client: &impl GenericClient) {
         select format('row %s has an impossible counter', live.id)
         from fencepost.live
         where state not in (0, 1) or least(attempt, losses, epoch, fence) < 0 or attempt > epoch
+        union all
+        select format('key %s has more tasks let go than its limit', line.key_hash)
+        from fencepost.live as line
+        inner join fencepost.route on route.route_id = line.route_id
+        where line.key_hash is not null and line.hold & 2 = 0
+        group by line.key_hash
+        having
+            count(*) > max(route.key_limit)
+            - (select count(*) from fencepost.stopped_key as stop where stop.key_hash = line.key_hash)
+        union all
+        select format('%s stops a key and is no dead letter, or is redriven', stop.letter_id)
+        from fencepost.stopped_key as stop
+        left join fencepost.dead_letter as letter on letter.id = stop.letter_id
+        where letter.id is null or letter.redriven_as is not null
         union all
         select format('%s has two failures of one delivery', repeated.id)
         from fencepost.failure as repeated
