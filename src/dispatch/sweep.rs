@@ -66,6 +66,8 @@ struct Sweeper {
     /// A quota has held it back not long ago.
     held_until: Instant,
     busy: u32,
+    /// When the last look began: what has rested since then is a reason for the next one.
+    looked: Instant,
     fleet: watch::Receiver<()>,
 }
 
@@ -84,6 +86,7 @@ pub async fn run(hub: Arc<Hub>) {
         told: (false, false),
         held_until: Instant::now(),
         busy: 0,
+        looked: Instant::now(),
     };
     ended.run_until_cancelled(sweeper.sweep_all()).await;
 }
@@ -179,10 +182,13 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Waits for news, but no longer than `until` and than what rests here.
+    /// Waits for news, but no longer than `until` and than what rested here at the last look.
     async fn wait(&mut self, until: Instant) {
         let (hub, now) = (&self.hub, Instant::now());
-        let rested = [hub.fleet.next_rested(now), self.lanes.next_rested(now)];
+        let rested = [
+            hub.fleet.next_rested(now),
+            self.lanes.next_rested(self.looked),
+        ];
         let until = rested.into_iter().flatten().fold(until, Instant::min);
         tokio::select! {
             () = hub.wakes.wait() => {}
@@ -217,7 +223,8 @@ impl Sweeper {
     async fn claim(&mut self) -> Result<Found, store::Error> {
         let hub = Arc::clone(&self.hub);
         let started = BootTime::now();
-        let demand = hub.fleet.demand(Instant::now());
+        self.looked = Instant::now();
+        let demand = hub.fleet.demand(self.looked);
         if demand.is_empty() || hub.is_draining() || !hub.fitness.allows(started) {
             return Ok(Found::NoDemand);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 pub(super) use self::groups::GroupId;
@@ -208,20 +208,26 @@ impl Fleet {
         is_news
     }
 
+    /// The roster as it is now. That somebody has rested is news for whoever waits for a slot and did not ask in time for
+    /// the end of that rest.
+    fn awake(&self, now: Instant) -> MutexGuard<'_, Roster> {
+        let mut roster = self.shared.roster.lock();
+        if roster.wake(now) {
+            self.shared.changed.send_replace(());
+        }
+        roster
+    }
+
     /// Free slots by scope: what a sweep may claim.
     #[must_use]
     pub fn demand(&self, now: Instant) -> Vec<GroupDemand> {
-        let mut roster = self.shared.roster.lock();
-        roster.wake(now);
-        roster.demand()
+        self.awake(now).demand()
     }
 
     /// When the next resting session may be asked again.
     #[must_use]
     pub fn next_rested(&self, now: Instant) -> Option<Instant> {
-        let mut roster = self.shared.roster.lock();
-        roster.wake(now);
-        roster.next_rested()
+        self.awake(now).next_rested()
     }
 
     /// Chooses a worker for a task of this route whose frame has so many `bytes` behind each door, and reserves a
@@ -254,8 +260,7 @@ impl Fleet {
                 && !avoided.contains(&member.session.id)
                 && !member.session.ended().is_cancelled()
         };
-        let mut roster = self.shared.roster.lock();
-        roster.wake(now);
+        let mut roster = self.awake(now);
         let chosen = roster.best(route, nodes, fits);
         let placed = chosen.and_then(|id| {
             roster.change(id, |member| {
@@ -302,9 +307,7 @@ impl Fleet {
     /// The slot groups, as other replicas are told of them.
     #[must_use]
     pub fn groups(&self, now: Instant) -> Vec<Group> {
-        let mut roster = self.shared.roster.lock();
-        roster.wake(now);
-        roster.describe()
+        self.awake(now).describe()
     }
 
     /// The workers, for people.

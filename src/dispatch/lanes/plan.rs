@@ -39,8 +39,8 @@ type Waiting = BTreeMap<NamespaceId, Vec<Candidate>>;
 
 impl Lanes {
     /// What a sweep asks for: the free slots of each group divided among the tenants with due work that it serves, at
-    /// most `batch` rows in all. A lane that several groups serve goes to the one with the most free slots, so that no
-    /// row is asked for twice.
+    /// most `batch` rows in all, of which groups without due work take nothing. A lane that several groups serve goes to
+    /// the one with the most free slots, so that no row is asked for twice.
     pub(in crate::dispatch) fn plan<'r>(
         &mut self,
         demand: &[GroupDemand],
@@ -48,16 +48,14 @@ impl Lanes {
         batch: i32,
         now: Instant,
     ) -> ClaimRequest {
-        let mut left = u32::try_from(batch).unwrap_or(0);
-        let free = demand.iter().map(|group| {
-            let granted = group.free.min(left);
-            left -= granted;
-            granted
-        });
-        let free: Vec<u32> = free.collect();
         self.take_back();
         self.forget_lines(demand);
-        let (groups, waiting) = self.candidates(demand, &free, target, now);
+        let (groups, waiting) = self.candidates(demand, target, now);
+        let wanted = demand.iter().zip(&groups);
+        let wanted: Vec<u32> = wanted
+            .map(|(group, waiting)| if waiting.is_empty() { 0 } else { group.free })
+            .collect();
+        let free = grant(u32::try_from(batch).unwrap_or(0), &wanted);
         self.waiting = waiting;
         self.aged.clear();
         let mut request = ClaimRequest {
@@ -85,7 +83,6 @@ impl Lanes {
     fn candidates<'r>(
         &self,
         demand: &[GroupDemand],
-        free: &[u32],
         target: impl Fn(RouteId) -> Option<(&'r Route, Nodes<'r>)>,
         now: Instant,
     ) -> (Vec<Waiting>, HashMap<NamespaceId, usize>) {
@@ -103,15 +100,11 @@ impl Lanes {
                 Some((route, known)) if route == lane.0 => known,
                 _ => target(lane.0).map(|(route, nodes)| {
                     let rests = rests(route.id) || self.rests(route, now);
-                    let serving =
-                        demand
-                            .iter()
-                            .zip(free)
-                            .enumerate()
-                            .filter(|(_, (group, free))| {
-                                **free > 0 && !rests && group.scope.serves(route, nodes)
-                            });
-                    let most = serving.max_by_key(|(_, (_, free))| **free);
+                    let serving = demand
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, group)| !rests && group.scope.serves(route, nodes));
+                    let most = serving.max_by_key(|(_, group)| group.free);
                     (route, most.map(|(at, _)| at))
                 }),
             };
@@ -225,6 +218,27 @@ impl Lanes {
     }
 }
 
+/// What each group may ask for of a batch: no less than an equal part of it, and what others leave of theirs. Where the
+/// batch is smaller than the number of groups, chance decides who comes first.
+fn grant(batch: u32, wanted: &[u32]) -> Vec<u32> {
+    let waiting = wanted.iter().enumerate().filter(|(_, wanted)| **wanted > 0);
+    let mut order: Vec<usize> = waiting.map(|(at, _)| at).collect();
+    fastrand::shuffle(&mut order);
+    let part = u32::try_from(order.len()).map_or(1, |groups| batch / groups.max(1));
+    let (mut left, mut granted) = (batch, vec![0; wanted.len()]);
+    for most in [part.max(1), batch] {
+        for at in &order {
+            let (Some(granted), Some(wanted)) = (granted.get_mut(*at), wanted.get(*at)) else {
+                continue;
+            };
+            let more = (*wanted - *granted).min(most).min(left);
+            *granted += more;
+            left -= more;
+        }
+    }
+    granted
+}
+
 /// How much each lane may give, the most urgent one first: one that may have plenty takes all that is left, one of which
 /// nothing is known may be empty and leaves it to the next ones.
 fn spread(lanes: &[Candidate], slots: i32) -> Vec<i32> {
@@ -246,6 +260,17 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn a_batch_is_used_up_and_every_group_gets_its_part(wanted in prop::collection::vec(0_u32..900, 0..9), batch in 1_u32..600) {
+            let granted = grant(batch, &wanted);
+            prop_assert_eq!(granted.iter().sum::<u32>(), wanted.iter().sum::<u32>().min(batch));
+            let groups = u32::try_from(wanted.iter().filter(|wanted| **wanted > 0).count()).unwrap();
+            for (granted, wanted) in granted.iter().zip(&wanted) {
+                prop_assert!(granted <= wanted);
+                prop_assert!(*wanted == 0 || *granted >= (*wanted).min(batch / groups));
+            }
+        }
+
         #[test]
         fn what_is_locked_in_vain_is_bounded(deep in prop::collection::vec(any::<bool>(), 1..60), slots in 1_i32..600) {
             let lanes: Vec<Candidate> = deep

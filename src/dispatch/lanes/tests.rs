@@ -93,9 +93,25 @@ fn a_lane_is_asked_for_once_and_a_batch_bounds_all() {
         10,
         now,
     );
-    assert_eq!(request.shares, [6], "the group with the most free slots");
+    assert_eq!(request.shares, [9], "the group with the most free slots");
     let limits: Vec<i32> = request.lanes.iter().map(|lane| lane.limit).collect();
-    assert_eq!(limits, [6, 6, 1, 1], "what is locked in vain is bounded");
+    assert_eq!(limits, [9, 9, 1, 1], "what is locked in vain is bounded");
+}
+
+#[test]
+fn a_large_group_without_due_work_leaves_the_batch_to_others() {
+    let (mut lanes, now) = (Lanes::default(), Instant::now());
+    let (x, y) = (route(1, "x"), route(2, "y"));
+    let demand = [group(&["x"], 600), group(&["y"], 3)];
+    let target = |id| Some((if id == 1 { &x } else { &y }, Nodes::Any));
+    lanes.note_route(2, false, now);
+    assert_eq!(lanes.plan(&demand, target, 500, now).shares, [3]);
+    lanes.note_route(1, false, now);
+    assert_eq!(
+        lanes.plan(&demand, target, 500, now).shares,
+        [497, 3],
+        "nor does one with much work take all of it"
+    );
 }
 
 #[test]

@@ -109,14 +109,17 @@ impl Roster {
         Some(answer)
     }
 
-    /// Ends the rest of those who have rested by now.
-    pub(super) fn wake(&mut self, now: Instant) {
+    /// Ends the rest of those who have rested by now. True: somebody has.
+    pub(super) fn wake(&mut self, now: Instant) -> bool {
+        let mut is_news = false;
         while let Some((until, id)) = self.resting.first().copied()
             && until <= now
         {
             self.resting.pop_first();
             self.change(id, |member| member.rests_until = None);
+            is_news = true;
         }
+        is_news
     }
 
     /// When the next one has rested.

@@ -168,6 +168,24 @@ fn a_session_that_refuses_rests_and_one_that_frees_a_slot_is_asked_again() {
 }
 
 #[test]
+fn the_end_of_a_rest_is_news_whoever_notices_it() {
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    let id = join(&fleet, scope(&["a"], ""), 1, 1000);
+    let mut changes = fleet.changes();
+    fleet.rest(id, now);
+    assert!(fleet.demand(now).is_empty());
+    changes.mark_unchanged();
+    assert_eq!(fleet.groups(now)[0].free, 0);
+    assert!(!changes.has_changed().unwrap());
+    assert_eq!(fleet.groups(now + REFUSAL_WAIT)[0].free, 1);
+    assert!(changes.has_changed().unwrap());
+    assert_eq!(fleet.next_rested(now), None);
+    changes.mark_unchanged();
+    assert_eq!(fleet.demand(now + REFUSAL_WAIT)[0].free, 1);
+    assert!(!changes.has_changed().unwrap(), "once");
+}
+
+#[test]
 fn a_late_close_of_an_old_session_leaves_the_new_one() {
     let (fleet, now) = (Fleet::default(), Instant::now());
     let old = join(&fleet, scope(&["a"], ""), 1, 1000);
