@@ -3,7 +3,8 @@
 //! A key in here is looked at once, however many of its tasks have ended since the last look. What is lost with this
 //! process is found by a chore of whichever replica lives.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -27,6 +28,10 @@ const CONCURRENT: usize = 2;
 /// First wait for a key that somebody else is at; doubles at each try up to the last. It goes on for as long as that
 /// one's transaction is open.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
+/// Rows that one look at a key answers. Whoever finds its turn taken leaves one, so there may be any number.
+const LOOKS: usize = 500;
+/// Keys that wait for a look here while rows are still read: a part of a second's work, and little memory.
+const BACKLOG: usize = 5_000;
 
 /// The way to the loops. Clones lead to the same ones.
 #[derive(Clone, Debug)]
@@ -38,7 +43,7 @@ pub struct Keys {
 struct Shared {
     pool: Pool,
     wakes: Arc<Wakes>,
-    waiting: Mutex<BTreeMap<KeyHash, Ask>>,
+    line: Mutex<Line>,
     working: AtomicUsize,
     arrived: Notify,
     tracker: TaskTracker,
@@ -49,20 +54,85 @@ struct Shared {
 #[derive(Clone, Debug, Default)]
 struct Ask {
     /// Rows that this answers.
-    looks: Vec<i64>,
+    looks: BTreeSet<i64>,
     /// How often it was put off.
     tries: u32,
 }
 
 impl Ask {
     fn add(&mut self, other: Self) {
-        for look in other.looks {
-            // A walk finds again what waits here.
-            if !self.looks.contains(&look) {
-                self.looks.push(look);
+        let room = LOOKS.saturating_sub(self.looks.len());
+        // What has no room is read again.
+        self.looks.extend(other.looks.into_iter().take(room));
+        self.tries = self.tries.min(other.tries);
+    }
+}
+
+/// Keys that are to be looked at. Each one waits for that in one place.
+#[derive(Debug, Default)]
+struct Line {
+    now: BTreeMap<KeyHash, Ask>,
+    /// Somebody else is at it: later, with the number of the wait.
+    later: BTreeMap<KeyHash, (u64, Ask)>,
+    waits: u64,
+}
+
+impl Line {
+    /// Answers whether there is something to do now. Rows are read again for as long as they stand, so that one which is
+    /// known does not call a key back that was put off; a new one, or the end of a task, does.
+    fn add(&mut self, key: KeyHash, mut ask: Ask) -> bool {
+        if let Entry::Occupied(put_off) = self.later.entry(key) {
+            let known = &put_off.get().1.looks;
+            let is_news =
+                ask.looks.is_empty() || known.len() < LOOKS && !ask.looks.is_subset(known);
+            if !is_news {
+                return false;
+            }
+            ask.add(put_off.remove().1);
+        }
+        self.call(key, ask);
+        true
+    }
+
+    fn call(&mut self, key: KeyHash, ask: Ask) {
+        match self.now.entry(key) {
+            Entry::Occupied(mut called) => called.get_mut().add(ask),
+            Entry::Vacant(free) => {
+                free.insert(ask);
             }
         }
-        self.tries = self.tries.min(other.tries);
+    }
+
+    /// Answers the number of the wait, none where somebody has called for the key meanwhile.
+    fn put_off(&mut self, key: KeyHash, ask: Ask) -> Option<u64> {
+        if self.now.contains_key(&key) {
+            self.call(key, ask);
+            return None;
+        }
+        self.waits += 1;
+        match self.later.entry(key) {
+            Entry::Occupied(mut put_off) => {
+                let (wait, earlier) = put_off.get_mut();
+                *wait = self.waits;
+                earlier.add(ask);
+            }
+            Entry::Vacant(free) => {
+                free.insert((self.waits, ask));
+            }
+        }
+        Some(self.waits)
+    }
+
+    /// The end of a wait; answers whether the key is to be looked at for it.
+    fn come_back(&mut self, key: KeyHash, wait: u64) -> bool {
+        match self.later.entry(key) {
+            Entry::Occupied(put_off) if put_off.get().0 == wait => {
+                let (_, ask) = put_off.remove();
+                self.call(key, ask);
+                true
+            }
+            _ => false,
+        }
     }
 }
 
@@ -78,7 +148,7 @@ impl Keys {
             shared: Arc::new(Shared {
                 pool: pool.clone(),
                 wakes: Arc::clone(wakes),
-                waiting: Mutex::default(),
+                line: Mutex::default(),
                 working: AtomicUsize::new(0),
                 arrived: Notify::new(),
                 tracker: tracker.clone(),
@@ -104,7 +174,7 @@ impl Keys {
     pub fn answer(&self, looks: impl IntoIterator<Item = Look>) {
         let asks = looks.into_iter().map(|look| {
             let ask = Ask {
-                looks: vec![look.id],
+                looks: BTreeSet::from([look.id]),
                 tries: 0,
             };
             (look.key, ask)
@@ -113,23 +183,28 @@ impl Keys {
     }
 
     fn add(&self, asks: impl Iterator<Item = (KeyHash, Ask)>) {
-        let mut waiting = self.shared.waiting.lock();
+        let mut line = self.shared.line.lock();
         let mut any = false;
         for (key, ask) in asks {
-            waiting.entry(key).or_insert_with(|| ask.clone()).add(ask);
-            any = true;
+            any |= line.add(key, ask);
         }
-        drop(waiting);
+        drop(line);
         if any {
             self.shared.arrived.notify_one();
         }
     }
 
+    /// Whether there is work enough, so that no more rows are to be read.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.shared.line.lock().now.len() >= BACKLOG
+    }
+
     /// Whether all that was handed over has been looked at, but for what somebody else is at.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let waiting = self.shared.waiting.lock();
-        waiting.is_empty() && self.shared.working.load(Ordering::Acquire) == 0
+        let line = self.shared.line.lock();
+        line.now.is_empty() && self.shared.working.load(Ordering::Acquire) == 0
     }
 
     async fn run(&self) {
@@ -162,11 +237,11 @@ impl Keys {
     }
 
     fn take(&self) -> BTreeMap<KeyHash, Ask> {
-        let mut waiting = self.shared.waiting.lock();
-        let rest = match waiting.keys().nth(BATCH) {
+        let mut line = self.shared.line.lock();
+        let rest = match line.now.keys().nth(BATCH) {
             Some(first) => {
                 let first = *first;
-                waiting.split_off(&first)
+                line.now.split_off(&first)
             }
             None => BTreeMap::new(),
         };
@@ -174,7 +249,7 @@ impl Keys {
             // For the other loop.
             self.shared.arrived.notify_one();
         }
-        let taken = std::mem::replace(&mut *waiting, rest);
+        let taken = std::mem::replace(&mut line.now, rest);
         if !taken.is_empty() {
             // Under the lock, so that a key is never in neither.
             self.shared.working.fetch_add(1, Ordering::AcqRel);
@@ -199,15 +274,86 @@ impl Keys {
         let pause = PAUSES.0 * 2_u32.saturating_pow(ask.tries.min(16));
         let pause = pause.min(PAUSES.1);
         ask.tries = ask.tries.saturating_add(1);
+        let Some(wait) = self.shared.line.lock().put_off(key, ask) else {
+            return;
+        };
         let keys = self.clone();
         self.shared.tracker.spawn(async move {
             let stop = keys.shared.stop.clone();
             let slept = stop
                 .run_until_cancelled(tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())))
                 .await;
-            if slept.is_some() {
-                keys.add(std::iter::once((key, ask)));
+            if slept.is_some() && keys.shared.line.lock().come_back(key, wait) {
+                keys.shared.arrived.notify_one();
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: KeyHash = 7;
+
+    fn row(id: i64) -> Ask {
+        Ask {
+            looks: BTreeSet::from([id]),
+            tries: 0,
+        }
+    }
+
+    fn take(line: &mut Line) -> Option<Ask> {
+        line.now.remove(&KEY)
+    }
+
+    #[test]
+    fn a_key_that_was_put_off_has_one_wait_however_often_its_row_is_read() {
+        let mut line = Line::default();
+        assert!(line.add(KEY, row(1)));
+        let mut ask = take(&mut line).unwrap();
+        ask.tries = 5;
+        let wait = line.put_off(KEY, ask).unwrap();
+        for _ in 0..100 {
+            assert!(!line.add(KEY, row(1)));
+        }
+        assert!(take(&mut line).is_none());
+        assert!(line.come_back(KEY, wait));
+        assert_eq!(take(&mut line).unwrap().tries, 5);
+        assert!(!line.come_back(KEY, wait));
+    }
+
+    #[test]
+    fn the_end_of_a_task_and_a_new_row_call_a_key_back_and_its_wait_is_over() {
+        for (news, known) in [(Ask::default(), vec![1]), (row(2), vec![1, 2])] {
+            let mut line = Line::default();
+            let wait = line.put_off(KEY, row(1)).unwrap();
+            assert!(line.add(KEY, news));
+            assert!(!line.come_back(KEY, wait));
+            let ask = take(&mut line).unwrap();
+            assert_eq!(ask.looks.into_iter().collect::<Vec<_>>(), known);
+        }
+    }
+
+    #[test]
+    fn a_look_answers_so_many_rows_and_the_rest_calls_nobody() {
+        let mut line = Line::default();
+        for id in 0..1_000 {
+            line.add(KEY, row(id));
+        }
+        let ask = take(&mut line).unwrap();
+        assert_eq!(ask.looks.len(), LOOKS);
+        line.put_off(KEY, ask).unwrap();
+        assert!(!line.add(KEY, row(999)));
+    }
+
+    #[test]
+    fn what_is_called_for_while_it_is_looked_at_is_looked_at_again_at_once() {
+        let mut line = Line::default();
+        line.add(KEY, row(1));
+        let taken = take(&mut line).unwrap();
+        line.add(KEY, Ask::default());
+        assert_eq!(line.put_off(KEY, taken), None);
+        assert_eq!(take(&mut line).unwrap().looks.len(), 1);
     }
 }

@@ -21,6 +21,8 @@ pub struct Look {
     pub id: i64,
     /// The key.
     pub key: KeyHash,
+    /// When it was to be looked at.
+    pub due_at: DateTime<Utc>,
 }
 
 /// What became of one key.
@@ -54,14 +56,16 @@ pub async fn free(
     freed.collect()
 }
 
-/// The first `limit` rows that ask to look at a key and are due, and how long until the next one is.
+/// The first `limit` rows behind this one that ask to look at a key and are due, and how long until the next one is.
 pub async fn find_looks(
     client: &impl GenericClient,
+    after: Option<Look>,
     limit: i32,
 ) -> Result<(Vec<Look>, Option<Duration>), Error> {
     let statement = client.prepare_cached(FIND_LOOKS).await?;
+    let (due_at, id) = (after.map(|look| look.due_at), after.map(|look| look.id));
     let (mut due, mut next) = (Vec::new(), None);
-    for row in client.query(&statement, &[&limit]).await? {
+    for row in client.query(&statement, &[&limit, &due_at, &id]).await? {
         match u64::try_from(row.try_get::<_, i64>("due_in_ms")?) {
             Ok(ms) if ms > 0 => {
                 next = Some(Duration::from_millis(ms));
@@ -70,6 +74,7 @@ pub async fn find_looks(
             _ => due.push(Look {
                 id: row.try_get("look_id")?,
                 key: row.try_get("key_hash")?,
+                due_at: row.try_get("due_at")?,
             }),
         }
     }

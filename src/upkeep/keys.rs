@@ -9,6 +9,7 @@ use deadpool_postgres::GenericClient;
 use super::walk::Walk;
 use crate::dispatch::{DATABASE_DEADLINE, Hub, Keys, settler};
 use crate::domain::id::KeyHash;
+use crate::store::keys::Look;
 use crate::store::{Error, keys, upkeep};
 
 /// Longest time between two looks for what is due.
@@ -27,7 +28,7 @@ pub async fn run(hub: Arc<Hub>) {
 }
 
 async fn look_on(hub: &Hub) {
-    let mut wait = TICK;
+    let (mut wait, mut after) = (TICK, None);
     loop {
         // What begins to wait on every replica at the same time is done by one after the other.
         let jittered = wait.mul_f64(0.8 + 0.2 * fastrand::f64());
@@ -35,27 +36,30 @@ async fn look_on(hub: &Hub) {
             () = tokio::time::sleep(jittered) => {}
             () = hub.wakes.keys_due() => tokio::time::sleep(REST.mul_f64(fastrand::f64())).await,
         }
-        wait = match look(hub).await {
-            Ok(next) => next.map_or(TICK, |next| next.clamp(REST, TICK)),
-            Err(error) => {
-                settler::said(&error, "concurrency keys are looked for again");
-                TICK
-            }
-        };
+        (wait, after) = look(hub, after).await.unwrap_or_else(|error| {
+            settler::said(&error, "concurrency keys are looked for again");
+            (TICK, None)
+        });
     }
 }
 
-/// One look; answers when the next one is due, if that is known.
-async fn look(hub: &Hub) -> Result<Option<Duration>, Error> {
+/// One look; answers how long to wait for the next one, and behind which row that is to begin: rows whose keys somebody
+/// keeps stay, and those behind them are not to wait for that.
+async fn look(hub: &Hub, after: Option<Look>) -> Result<(Duration, Option<Look>), Error> {
+    if hub.settler.keys().is_full() {
+        return Ok((REST, after));
+    }
     let (due, next) = hub
         .pool
-        .run(DATABASE_DEADLINE, |client| {
-            Box::pin(async move { keys::find_looks(client, LOOKS).await })
+        .run(DATABASE_DEADLINE, move |client| {
+            Box::pin(async move { keys::find_looks(client, after, LOOKS).await })
         })
         .await?;
     let is_full = i32::try_from(due.len()).is_ok_and(|found| found >= LOOKS);
+    let last = due.last().copied().filter(|_| is_full);
     hub.settler.keys().answer(due);
-    Ok(if is_full { Some(REST) } else { next })
+    let wait = next.map_or(TICK, |next| next.clamp(REST, TICK));
+    Ok((if is_full { REST } else { wait }, last))
 }
 
 /// What one step of the walk found.

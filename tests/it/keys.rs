@@ -53,7 +53,7 @@ async fn looks(queue: &Queue) -> i64 {
 /// Answers all that is due in `key_look`, as replicas do it.
 async fn answer_looks(queue: &Queue) {
     let client = queue.client().await;
-    let (due, _) = keys::find_looks(&client, 1000).await.unwrap();
+    let (due, _) = keys::find_looks(&client, None, 1000).await.unwrap();
     let mut asked: Vec<KeyHash> = due.iter().map(|look| look.key).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -166,7 +166,7 @@ async fn a_task_that_is_due_later_holds_nobody_up_and_waits_for_its_key_then() {
         format!("select count(*) from fencepost.tasks where id = {later} and state = 'scheduled'");
     assert_eq!(queue.number(&state).await, 1);
     let client = queue.client().await;
-    let (due, next) = keys::find_looks(&client, 10).await.unwrap();
+    let (due, next) = keys::find_looks(&client, None, 10).await.unwrap();
     assert_eq!(due, []);
     assert!(next.is_some_and(|next| next > Duration::from_secs(3000)));
     // It is due while the first one runs, in front of the second one.
@@ -279,6 +279,26 @@ async fn a_look_at_a_key_waits_for_nobody_and_an_enqueue_for_that_look_only() {
         .await;
     assert_eq!(hold(&queue, row.unwrap().get(0)).await, 2);
     assert_eq!(hold(&queue, waiting).await, 0);
+}
+
+#[tokio::test]
+async fn rows_that_stay_keep_nobody_from_those_behind_them() {
+    let queue = Queue::new().await;
+    for key in ["a", "b", "c"] {
+        queue
+            .execute(&format!(
+                "select fencepost.look_soon(array[fencepost.key_hash(1, '{key}')])"
+            ))
+            .await;
+    }
+    let client = queue.client().await;
+    let (page, _) = keys::find_looks(&client, None, 2).await.unwrap();
+    assert_eq!(page.len(), 2);
+    let (rest, _) = keys::find_looks(&client, page.last().copied(), 2)
+        .await
+        .unwrap();
+    assert_eq!(rest.len(), 1);
+    assert_eq!(rest[0].key, key(&queue, "c").await);
 }
 
 #[tokio::test]

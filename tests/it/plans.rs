@@ -561,7 +561,7 @@ async fn a_hundred_thousand_tasks_behind_a_key_cost_neither_claims_nor_looks_any
         let claim = execute_claim(queue.dispatcher, ("1970-01-01".into(), 0), 500);
         let walk = "execute walk_keys(-9223372036854775808, 500)".to_owned();
         let free = "execute free_keys('{7,1,3,5,9}', null)".to_owned();
-        let looks = "execute find_key_looks(500)".to_owned();
+        let looks = "execute find_key_looks(500, now(), 1)".to_owned();
         for (execute, most) in [(claim, 30_000), (walk, 8_000), (free, 150), (looks, 10)] {
             Plan::measure(&client, &execute).await;
             let plan = Plan::measure(&client, &execute).await;
