@@ -133,7 +133,8 @@ $$;
 
 -- Takes the turns of those of these keys that are free, and says how many of each are let go already. A key in
 -- `unsure` may be free, and this transaction can't know: it is somebody else's turn. The keys that are not free keep
--- their doors open until the commit. Few locks a transaction: the server has room for some thousands in all.
+-- their doors open until the commit. No more keys than the server's lock table has room for by default, for every
+-- connection at once: once that is full, everybody's statements fail.
 create function fencepost.try_turns(
     keys bigint[], limits int[], out mine bigint[], out let_go int[], out unsure bigint[]
 )
@@ -141,7 +142,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-    most constant int := 256;
+    most constant int := 64;
     used int := coalesce(nullif(current_setting('fencepost.key_locks', true), ''), '0')::int;
     taken bigint[];
     others bigint[];
@@ -317,7 +318,7 @@ begin
         ), standing as materialized (
             -- One more than there is room for: the limit of its route may be a higher one.
             select
-                room.key_hash, following.id,
+                room.key_hash, following.id, following.rank,
                 bool_and(room.let_go + following.rank <= route.key_limit and following.visible_after <= clock_timestamp())
                     over (partition by room.key_hash order by following.rank) as goes
             from room
@@ -337,12 +338,21 @@ begin
             where live.id = any(array(select standing.id from standing where standing.goes))
             order by live.id
             for update skip locked
+        ), in_order as materialized (
+            -- Nobody passes one that is locked.
+            select
+                standing.id,
+                -- looked up in a hash of the subquery, where a join would go through all of them for each
+                bool_and(standing.id in (select locked.id from locked))
+                    over (partition by standing.key_hash order by standing.rank) as goes
+            from standing
+            where standing.goes
         ), freed as (
             update fencepost.live
             -- Due from now on, as if it were enqueued now: a row that came in far behind would have every claim of its
             -- lane begin there again.
             set hold = live.hold & 5, visible_after = clock_timestamp()
-            where live.id = any(array(select locked.id from locked))
+            where live.id = any(array(select in_order.id from in_order where in_order.goes))
             returning live.key_hash, live.route_id, live.hold
         )
         select
@@ -654,7 +664,8 @@ begin
     delete from fencepost.live where live.id = old.id;
     insert into fencepost.outcome (id, ended_at, attempt, state, error_class, error_message)
     values (old.id, clock_timestamp(), old.attempt, 3, 'replaced', format('Task %s has taken its place.', successor));
-    if old.key_hash is not null then
+    -- one that waited for its key leaves no place in there
+    if old.key_hash is not null and old.hold & 2 = 0 then
         perform fencepost.look_soon(array[old.key_hash]);
     end if;
     return true;
