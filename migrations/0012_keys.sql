@@ -97,8 +97,11 @@ $$;
 create function fencepost.look_at_keys(keys bigint[], limits int[], only_these bigint[])
 returns table (key_hash bigint, let_go int, is_free boolean)
 language plpgsql
--- Making a plan takes ten times as long as the look, and it is the same one whatever is asked.
+-- Making a plan takes ten times as long as the look, and it is the same one whatever is asked: also where a producer's
+-- session made it while the queue was as good as empty.
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 begin
@@ -653,6 +656,8 @@ drop function fencepost.take_key;
 -- workflow's member, or somebody has its row.
 create function fencepost.replace_task(task bigint, successor bigint) returns boolean
 language plpgsql
+set enable_seqscan = off
+set jit = off
 as $$
 declare
     old fencepost.live;
@@ -1041,6 +1046,9 @@ $$;
 -- recorded is no error. The row stays locked until the caller commits, which delays this one task only.
 create or replace function fencepost.complete_bytes(token text, result bytea, content_type text) returns void
 language plpgsql
+-- A handler's session may keep a plan from when the queue was as good as empty.
+set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_variable
 declare

@@ -310,6 +310,34 @@ async fn of_several_places_none_goes_to_one_behind_a_task_that_is_locked() {
 }
 
 #[tokio::test]
+async fn the_sessions_of_applications_look_rows_up_whatever_the_queue_was_when_they_planned() {
+    let queue = Queue::new().await;
+    let token = queue.one_with_key("a").await;
+    queue.enqueue_with("concurrency_key => 'a'").await;
+    // A walk over one page is the cheapest plan, and stays when there are thousands.
+    queue.execute("analyze fencepost.live").await;
+    let mut client = queue.client().await;
+    client
+        .batch_execute("set enable_seqscan = on")
+        .await
+        .unwrap();
+    let open = client.transaction().await.unwrap();
+    let walks = "select coalesce(max(seq_scan), 0)
+        from pg_stat_xact_user_tables where relid = 'fencepost.live'::regclass";
+    let before: i64 = open.query_one(walks, &[]).await.unwrap().get(0);
+    for call in [
+        "enqueue('q', 't', concurrency_key => 'a')".to_owned(),
+        "enqueue('q', 't', concurrency_key => 'b')".to_owned(),
+        format!("complete('{token}')"),
+    ] {
+        let call = format!("select fencepost.{call}");
+        open.execute(&call, &[]).await.unwrap();
+        let after: i64 = open.query_one(walks, &[]).await.unwrap().get(0);
+        assert_eq!(after, before, "{call}");
+    }
+}
+
+#[tokio::test]
 async fn rows_that_stay_keep_nobody_from_those_behind_them() {
     let queue = Queue::new().await;
     for key in ["a", "b", "c"] {
