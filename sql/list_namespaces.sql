@@ -1,4 +1,21 @@
--- Lists namespaces by name: $1 one of them (null for all), $2 how many. A paused one starts nothing at all.
+-- Lists namespaces by name: $1 one of them (null for all), $2 how many. A paused one starts nothing at all. Each way to
+-- ask is a query of its own, so that a plan that holds for every argument finds one by its index.
+with listed as materialized (
+    select namespace.*
+    from fencepost.namespace
+    where namespace.name = $1::text
+
+    union all
+
+    (
+        select namespace.*
+        from fencepost.namespace
+        where $1::text is null
+        order by namespace.name
+        limit $2::bigint
+    )
+)
+
 select
     namespace.name,
     namespace.placement::text as placement,
@@ -22,9 +39,7 @@ select
     statement_timestamp() as at,
     hook.webhook as dead_letter_webhook,
     coalesce(hook.notify, false) as dead_letter_notify
-from fencepost.namespace
+from listed as namespace
 left join fencepost.bucket on bucket.kind = 1 and bucket.number = namespace.namespace_id
 left join fencepost.dead_letter_hook as hook on hook.namespace_id = namespace.namespace_id
-where $1::text is null or namespace.name = $1::text
 order by namespace.name
-limit $2::bigint

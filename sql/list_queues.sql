@@ -5,7 +5,68 @@
 -- `namespace_full_at` that of its namespace; `unserved_*` say that nobody serves it, where that has been judged, and
 -- `node_seen` when a worker was last on the node that it is pinned to. A count ends at $3 a priority or more; then an
 -- estimate by the statistics goes with it. Counts walk the claim index, the first of each priority is one probe, what
--- is claimed is one probe a replica.
+-- is claimed is one probe a replica. There may be very many routes, and a plan that holds for every argument finds them
+-- by an index only where each way to ask is a query of its own; the others cost nothing then.
+with listed as materialized (
+    (
+        select found.route_id
+        from unnest($5::int[]) as wanted (route_id)
+        cross join
+            lateral (
+                select route.*
+                from fencepost.route
+                where route.route_id = wanted.route_id
+                limit 1
+            ) as found
+        inner join fencepost.namespace on namespace.namespace_id = found.namespace_id
+        where
+            namespace.name = coalesce($1::text, namespace.name)
+            and found.task_queue = coalesce($2::text, found.task_queue)
+        order by namespace.name, found.task_queue, found.task_type, found.node
+        limit $4::bigint
+    )
+
+    union
+
+    (
+        select mine.route_id
+        from fencepost.namespace
+        cross join
+            lateral (
+                select route.*
+                from fencepost.route
+                where
+                    route.namespace_id = namespace.namespace_id
+                    and route.task_queue = coalesce($2::text, route.task_queue)
+                order by route.task_queue, route.task_type, route.node
+                limit $4::bigint
+            ) as mine
+        where $5::int[] is null and namespace.name = $1::text
+        order by namespace.name, mine.task_queue, mine.task_type, mine.node
+        limit $4::bigint
+    )
+
+    union
+
+    (
+        select mine.route_id
+        from fencepost.namespace
+        cross join
+            lateral (
+                select route.*
+                from fencepost.route
+                where
+                    route.namespace_id = namespace.namespace_id
+                    and route.task_queue = coalesce($2::text, route.task_queue)
+                order by route.task_queue, route.task_type, route.node
+                limit $4::bigint
+            ) as mine
+        where $5::int[] is null and $1::text is null
+        order by namespace.name, mine.task_queue, mine.task_type, mine.node
+        limit $4::bigint
+    )
+)
+
 select
     route.route_id,
     namespace.name as namespace,
@@ -50,7 +111,8 @@ select
     unserved.reason as unserved_reason,
     unserved.since as unserved_since,
     node.seen_at as node_seen
-from fencepost.route
+from listed
+inner join fencepost.route on route.route_id = listed.route_id
 inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
 left join fencepost.bucket as own on own.kind = 2 and own.number = route.route_id
 left join fencepost.bucket as above on above.kind = 1 and above.number = route.namespace_id
@@ -131,9 +193,4 @@ cross join
             where live.dispatcher = dispatcher.id and live.route_id = route.route_id
         ) as mine
     ) as claimed
-where
-    ($1::text is null or namespace.name = $1::text)
-    and ($2::text is null or route.task_queue = $2::text)
-    and ($5::int[] is null or route.route_id = any($5::int[]))
 order by namespace.name, route.task_queue, route.task_type, route.node
-limit $4::bigint

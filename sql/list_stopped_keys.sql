@@ -10,9 +10,28 @@ select
     letter.cause,
     letter.error_class
 from fencepost.stopped_key as stop
-inner join fencepost.dead_letter as letter on letter.id = stop.letter_id
-inner join fencepost.route on route.route_id = letter.route_id
-inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
+-- The limits keep each a look for one key, however many letters there are.
+cross join
+    lateral (
+        select dead_letter.*
+        from fencepost.dead_letter
+        where dead_letter.id = stop.letter_id
+        limit 1
+    ) as letter
+cross join
+    lateral (
+        select found.*
+        from fencepost.route as found
+        where found.route_id = letter.route_id
+        limit 1
+    ) as route
+cross join
+    lateral (
+        select found.*
+        from fencepost.namespace as found
+        where found.namespace_id = route.namespace_id
+        limit 1
+    ) as namespace
 where namespace.name = coalesce($1::text, namespace.name)
 order by stop.stopped_at, stop.letter_id
 limit $2::bigint

@@ -2,22 +2,7 @@
 -- that all answered ones are below, $6 how many tasks to look at, $7 how many to answer. Tasks have no index but
 -- their id, so a rare filter would read the whole history: a page ends after $6 of them, and each row (the only
 -- one, without a task, on an empty page) says how many were looked at and which was the last.
-with wanted as materialized (
-    select
-        route.route_id,
-        namespace.name as namespace,
-        route.task_queue,
-        route.task_type,
-        nullif(route.node, '') as node
-    from fencepost.route
-    inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
-    where
-        ($1::text is null or namespace.name = $1::text)
-        and ($2::text is null or route.task_queue = $2::text)
-        and ($3::text is null or route.task_type = $3::text)
-),
-
-looked as materialized (
+with looked as materialized (
     select
         task.id,
         task.route_id,
@@ -31,10 +16,10 @@ looked as materialized (
 page as materialized (
     select
         looked.id,
-        wanted.namespace,
-        wanted.task_queue,
-        wanted.task_type,
-        wanted.node,
+        address.namespace,
+        address.task_queue,
+        address.task_type,
+        nullif(address.node, '') as node,
         stated.state,
         coalesce(unfinished.attempt, ended.attempt, 0) as attempt,
         unfinished.priority,
@@ -42,7 +27,19 @@ page as materialized (
         fencepost.rfc3339(ended.ended_at) as ended_at,
         ended.error_class
     from looked
-    inner join wanted on wanted.route_id = looked.route_id
+    -- The limits keep each a look for one task, however many routes there are.
+    cross join
+        lateral (
+            select
+                namespace.name as namespace,
+                route.task_queue,
+                route.task_type,
+                route.node
+            from fencepost.route
+            inner join fencepost.namespace on namespace.namespace_id = route.namespace_id
+            where route.route_id = looked.route_id
+            limit 1
+        ) as address
     left join lateral (
         select live.*
         from fencepost.live
@@ -70,7 +67,11 @@ page as materialized (
                     else fencepost.waiting_state(unfinished.hold, unfinished.visible_after)
                 end as state
         ) as stated
-    where $4::text is null or stated.state = $4::text
+    where
+        address.namespace = coalesce($1::text, address.namespace)
+        and address.task_queue = coalesce($2::text, address.task_queue)
+        and address.task_type = coalesce($3::text, address.task_type)
+        and stated.state = coalesce($4::text, stated.state)
     order by looked.id desc
     limit $7::bigint
 )
