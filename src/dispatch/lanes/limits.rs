@@ -165,7 +165,7 @@ impl Limits {
 
     /// Somebody else had it.
     pub(super) fn lose(&mut self, of: Limited, now: Instant) {
-        let memory = self.remember(of);
+        let memory = self.remember(of, now);
         let rest = LOST * (1 << memory.losses.min(PATIENCE));
         memory.losses += 1;
         memory.rest = Some((Why::Lost, now + rest.mul_f64(0.5 + fastrand::f64())));
@@ -176,7 +176,7 @@ impl Limits {
         let after = usage.bucket.map(|bucket| bucket.take(taken, usage.at));
         let empty = after.filter(|bucket| bucket.tokens(usage.at) == 0);
         let used_up = usage.quota_left().is_some_and(|left| taken >= left);
-        let memory = self.remember(usage.of);
+        let memory = self.remember(usage.of, now);
         memory.losses = 0;
         let (left, rest) = match empty {
             Some(bucket) => {
@@ -206,10 +206,10 @@ impl Limits {
         left
     }
 
-    fn remember(&mut self, of: Limited) -> &mut Memory {
+    fn remember(&mut self, of: Limited, now: Instant) -> &mut Memory {
         if self.known.len() > KEPT {
             self.known
-                .retain(|_, memory| memory.rest.is_some() || memory.losses > 0);
+                .retain(|_, memory| memory.rests(now).is_some() || memory.losses > 0);
         }
         self.known.entry(of).or_default()
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::super::Lanes;
 use super::super::tests::{at, claimed, due, group, lane, route};
+use super::{KEPT, Left, Limits};
 use crate::domain::ageing::Ageing;
 use crate::domain::id::RouteId;
 use crate::domain::placement::Nodes;
@@ -297,4 +298,23 @@ fn a_lane_without_tokens_rests_until_the_time_of_the_bucket_whatever_ends_meanwh
     lanes.settings_changed();
     assert_eq!(lanes.next_rested(next), None);
     assert_eq!(ask_of(&mut lanes, &tenants, 8, next).quotas.len(), 1);
+}
+
+#[test]
+fn a_quota_that_has_rested_is_forgotten_with_many_others() {
+    let (mut limits, mut now) = (Limits::default(), Instant::now());
+    for namespace in 0..i32::try_from(3 * KEPT).unwrap() {
+        now += Duration::from_millis(1);
+        let used_up = Usage {
+            of: Limited::Namespace(namespace),
+            quota: Some(1),
+            claimed: 1,
+            oldest: None,
+            bucket: None,
+            at: at(0),
+        };
+        assert_eq!(limits.count(&used_up, 0, now), Left::NoQuota);
+        assert!(limits.rest(used_up.of, now));
+    }
+    assert!(limits.known.len() <= KEPT + 1, "{}", limits.known.len());
 }
