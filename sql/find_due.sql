@@ -54,9 +54,11 @@ select
     ceil(extract(epoch from lane.visible_after - statement_timestamp()) * 1000)::bigint as due_in_ms,
     statement_timestamp() as at,
     exists (select from fencepost.pause)
-    and exists (
-        select
+    -- A scalar subquery: no plan that was made while there were few routes looks for all that are paused.
+    and (
+        select paused_route.route_id
         from fencepost.paused_route
         where paused_route.route_id = lane.route_id
-    ) as paused
+        limit 1
+    ) is not null as paused
 from lane

@@ -94,11 +94,12 @@ select
     route.key_limit,
     route.on_dead_key,
     exists (select from fencepost.pause)
-    and exists (
-        select
+    and (
+        select paused_route.route_id
         from fencepost.paused_route
         where paused_route.route_id = route.route_id
-    ) as paused,
+        limit 1
+    ) is not null as paused,
     ready.tasks as ready,
     later.tasks + held.later as later,
     case when ready.tasks >= $3::bigint then fencepost.estimate_ready(route.route_id, false) end as ready_estimate,

@@ -2,7 +2,8 @@
 -- ended that decides; hold, release: a member's hold bit is not what the run's mark says; cancel: the run is over
 -- and a member is not; settle: the run is over and all members are. The cheap look before the lock. Each question
 -- ends at the first row that it finds, and the end of the index is asked, where those stand that start last: the
--- front is full of entries of members that have ended.
+-- front is full of entries of members that have ended. Hold bits are asked for one by one: a list of them would let a
+-- plan that was made while nothing was held walk all that is held by now.
 with run as materialized (
     select
         given.run_id,
@@ -44,18 +45,30 @@ judged as materialized (
             when
                 run.state = 'running' and run.is_paused
                 and (
-                    select live.id
-                    from fencepost.live
-                    where live.run_id = run.run_id and live.hold = any('{0,2,4,6}'::smallint[])
+                    select mine.id
+                    from unnest('{0,2,4,6}'::smallint[]) as asked (hold)
+                    cross join
+                        lateral (
+                            select live.id
+                            from fencepost.live
+                            where live.run_id = run.run_id and live.hold = asked.hold
+                            limit 1
+                        ) as mine
                     limit 1
                 ) is not null
                 then 'hold'
             when
                 run.state = 'running' and not run.is_paused
                 and (
-                    select live.id
-                    from fencepost.live
-                    where live.run_id = run.run_id and live.hold = any('{1,3,5,7}'::smallint[])
+                    select mine.id
+                    from unnest('{1,3,5,7}'::smallint[]) as asked (hold)
+                    cross join
+                        lateral (
+                            select live.id
+                            from fencepost.live
+                            where live.run_id = run.run_id and live.hold = asked.hold
+                            limit 1
+                        ) as mine
                     limit 1
                 ) is not null
                 then 'release'

@@ -96,7 +96,8 @@ put_back as (
             else statement_timestamp() + judged.delay_ms * interval '1 millisecond'
         end
     from judged
-    where live.id = judged.id and judged.goes = 'ready'
+    -- As a list of one, since a plan that was made while nothing was unfinished could walk all tasks for a join by `=`.
+    where live.id = any(array[judged.id]) and judged.goes = 'ready'
 ),
 
 removed as (
@@ -218,10 +219,11 @@ stopped as (
         judged.goes = 'dead'
         and judged.key_hash is not null
         and judged.hold & 2 = 0
-        and exists (
-            select
+        -- A scalar subquery, which no plan can turn into a walk over all routes.
+        and (
+            select route.on_dead_key = 'stop'
             from fencepost.route
-            where route.route_id = judged.route_id and route.on_dead_key = 'stop'
+            where route.route_id = judged.route_id
         )
 ),
 

@@ -41,11 +41,12 @@ select
                 limit head.key_limit
             ) as let_go
         )
-        and not exists (
-            select
+        and (
+            select stop.letter_id
             from fencepost.stopped_key as stop
             where stop.key_hash = held.key_hash
-        ),
+            limit 1
+        ) is null,
         false
     ) as has_room
 from held

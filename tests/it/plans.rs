@@ -323,6 +323,37 @@ async fn hot_statements_look_rows_up_whatever_the_statistics_say() {
     judge_all(&client, &hot, "analysed while empty").await;
 }
 
+#[tokio::test]
+async fn plans_that_were_made_while_nothing_was_there_look_rows_up_later() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    let analyse =
+        "vacuum analyze fencepost.live, fencepost.task, fencepost.outcome, fencepost.failure";
+    client.batch_execute(analyse).await.unwrap();
+    let nothing = Token {
+        id: 1,
+        epoch: 0,
+        fence: 1,
+    };
+    let settles = [
+        "read_bodies",
+        "adopt_tasks",
+        "complete_tasks",
+        "return_tasks",
+        "look_again",
+        "lock_task",
+        "cancel_tasks",
+    ];
+    for statement in hot_statements(queue.dispatcher, &[nothing]) {
+        if settles.contains(&statement.name) {
+            prepare(&client, statement.name, statement.text).await;
+            let execute = format!("execute {}({})", statement.name, statement.arguments);
+            let plan = Plan::of(&client, &execute).await;
+            judge(&statement, &plan, "planned while empty");
+        }
+    }
+}
+
 /// Pages read by a claim of 500 and by reading, completing and returning what it took.
 async fn pages(queue: &Queue, client: &Client) -> Vec<(&'static str, u64)> {
     let hot = |tokens: &[Token]| hot_statements(queue.dispatcher, tokens);
@@ -454,6 +485,68 @@ async fn the_low_water_mark_spares_a_claim_the_dead_rows_under_an_open_snapshot(
     snapshot.rollback().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_list_costs_what_it_shows_however_many_tenants_there_are() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    let fill = "insert into fencepost.namespace (name) select 't' || n from generate_series(1, 3000) as n;
+        insert into fencepost.route (namespace_id, task_queue, task_type)
+        select namespace_id, 'q', 't' from fencepost.namespace where name ~ '^t';
+        insert into fencepost.task (id, origin, enqueued_at, route_id, content_type, payload)
+        select (fencepost.id_ms(now()) << 22) + route_id, route_id, now(), route_id, 'text/plain', 'x'
+        from fencepost.route";
+    client.batch_execute(fill).await.unwrap();
+    macro_rules! prepare_list {
+        ($name:literal) => {
+            let text = include_str!(concat!("../../sql/", $name, ".sql"));
+            prepare(&client, $name, text).await;
+        };
+    }
+    prepare_list!("list_tasks");
+    prepare_list!("list_queues");
+    prepare_list!("list_namespaces");
+    let last = i64::MAX;
+    for how in ["never analysed", "analysed"] {
+        let tasks =
+            |namespace| format!("list_tasks({namespace}, null, null, null, {last}, 500, 10)");
+        for (list, answers, most) in [
+            (tasks("null"), 10.0, 10_000.0),
+            (tasks("'none'"), 1.0, 10_000.0),
+            (
+                "list_queues(null, null, 10001, 10, null)".into(),
+                10.0,
+                1000.0,
+            ),
+            (
+                "list_queues('t7', null, 10001, 10, null)".into(),
+                1.0,
+                1000.0,
+            ),
+            (
+                "list_queues(null, null, 10001, 2, '{7,9}')".into(),
+                2.0,
+                1000.0,
+            ),
+            (
+                "list_queues('t7', 'other', 10001, 2, null)".into(),
+                0.0,
+                1000.0,
+            ),
+            ("list_namespaces(null, 10)".into(), 10.0, 1000.0),
+            ("list_namespaces('t7', 10)".into(), 1.0, 1000.0),
+        ] {
+            let plan = Plan::measure(&client, &format!("execute {list}")).await;
+            let (rows, work, text) = (plan.rows(), plan.work(), plan.text());
+            assert!((rows - answers).abs() < 0.5, "{list} ({how}): {text}");
+            assert!(work < most, "{list} ({how}) works {work} rows: {text}");
+        }
+        client
+            .batch_execute("analyze fencepost.namespace, fencepost.route, fencepost.task")
+            .await
+            .unwrap();
+    }
+}
+
 /// A run with so many members of the first route, all due, and every statement that is asked of it.
 async fn fill_run(client: &impl GenericClient, run: i64, members: i32) {
     client
@@ -508,6 +601,68 @@ async fn the_look_at_a_run_costs_the_same_however_many_members_it_has_and_had() 
         let plan = Plan::measure(&client, "execute look_at_runs('{7}')").await;
         assert!(plan.rows() < 1.0);
         assert!(plan.buffers() < 40, "{ended}: {}", plan.text());
+    }
+}
+
+#[tokio::test]
+async fn the_look_at_a_run_walks_nothing_that_others_hold() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    fill_run(&client, 7, 10).await;
+    client
+        .batch_execute("vacuum analyze fencepost.live")
+        .await
+        .unwrap();
+    let look = include_str!("../../sql/look_at_runs.sql");
+    prepare(&client, "look_at_runs", look).await;
+    // The plan is made while nothing is held.
+    Plan::measure(&client, "execute look_at_runs('{7}')").await;
+    let hold = "insert into fencepost.live (id, route_id, visible_after, key_hash, hold)
+        select n, 1, now(), n, 2 from generate_series(1001, 21000) as n";
+    client.batch_execute(hold).await.unwrap();
+    let plan = Plan::measure(&client, "execute look_at_runs('{7}')").await;
+    assert!(plan.buffers() < 40, "{}", plan.text());
+}
+
+#[tokio::test]
+async fn a_look_at_a_key_reads_no_other_one_that_is_stopped() {
+    let queue = Queue::new().await;
+    let client = queue.client().await;
+    queue.enqueue(1).await;
+    let stop = |from: i32, to: i32| {
+        format!(
+            "insert into fencepost.stopped_key (letter_id, key_hash, stopped_at)
+            select n, n, now() from generate_series({from}, {to}) as n"
+        )
+    };
+    let setup = format!(
+        "alter table fencepost.stopped_key set (autovacuum_enabled = off);
+        update fencepost.live set key_hash = -5, hold = 2;
+        {}",
+        stop(1, 3)
+    );
+    client.batch_execute(&setup).await.unwrap();
+    let analyse = "vacuum analyze fencepost.stopped_key, fencepost.live";
+    client.batch_execute(analyse).await.unwrap();
+    prepare(
+        &client,
+        "walk_keys",
+        include_str!("../../sql/walk_keys.sql"),
+    )
+    .await;
+    let looks = [
+        "select * from fencepost.look_at_keys('{-5}', '{1}', '{-5}')",
+        "select * from fencepost.free_keys('{-5}')",
+        "execute walk_keys(-10, 10)",
+    ];
+    // The plans are made while few keys are stopped.
+    for look in looks {
+        Plan::measure(&client, look).await;
+    }
+    client.batch_execute(&stop(4, 20_000)).await.unwrap();
+    for look in looks {
+        let plan = Plan::measure(&client, look).await;
+        assert!(plan.buffers() < 60, "{look}: {}", plan.text());
     }
 }
 

@@ -59,6 +59,20 @@ impl Plan {
         count("Shared Hit Blocks") + count("Shared Read Blocks")
     }
 
+    /// Rows that its nodes gave to each other, or looked at and left out.
+    pub fn work(&self) -> f64 {
+        let of = |node: &Value| {
+            let parts = [
+                "Actual Rows",
+                "Rows Removed by Filter",
+                "Rows Removed by Join Filter",
+            ];
+            let rows = parts.map(|part| node[part].as_f64().unwrap_or(0.0));
+            rows.iter().sum::<f64>() * node["Actual Loops"].as_f64().unwrap()
+        };
+        self.nodes().iter().map(|(node, _)| of(node)).sum()
+    }
+
     /// Rows that the statement answered, or changed.
     pub fn rows(&self) -> f64 {
         self.0["Actual Rows"].as_f64().unwrap()
