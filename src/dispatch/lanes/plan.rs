@@ -31,6 +31,13 @@ struct Candidate {
     deep: bool,
 }
 
+impl Candidate {
+    /// Its route has a quota or rate, of which other routes of the tenant know nothing.
+    fn has_own_limit(&self) -> bool {
+        self.limits.contains(&Limited::Route(self.lane.0))
+    }
+}
+
 /// A route, and the slot group that it goes to.
 type Known<'r> = (&'r Route, Option<usize>);
 
@@ -240,11 +247,11 @@ fn grant(batch: u32, wanted: &[u32]) -> Vec<u32> {
 }
 
 /// How much each lane may give, the most urgent one first: one that may have plenty takes all that is left, one of which
-/// nothing is known may be empty and leaves it to the next ones.
+/// nothing is known may be empty, or one that a limit of its own may cut to less, leaves it to the next ones.
 fn spread(lanes: &[Candidate], slots: i32) -> Vec<i32> {
     let (mut left, mut unknown) = (slots, slots.saturating_mul(UNKNOWN));
     let limits = lanes.iter().map(|lane| {
-        if lane.deep {
+        if lane.deep && !lane.has_own_limit() {
             return std::mem::take(&mut left);
         }
         let limit = left.min(unknown.max(1));
@@ -258,6 +265,23 @@ fn spread(lanes: &[Candidate], slots: i32) -> Vec<i32> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_lane_with_a_limit_of_its_own_leaves_slots_to_those_without() {
+        let lane = |route, limits| Candidate {
+            lane: (route, 1),
+            tenant: Tenant {
+                namespace: 1,
+                weight: 1,
+            },
+            limits,
+            place: DateTime::UNIX_EPOCH,
+            deep: true,
+        };
+        let of = |limit| spread(&[lane(1, vec![limit]), lane(2, Vec::new())], 8);
+        assert_eq!(of(Limited::Route(1)), [8, 8]);
+        assert_eq!(of(Limited::Namespace(1)), [8, 0], "it binds both");
+    }
 
     proptest! {
         #[test]
