@@ -88,8 +88,13 @@ async fn another_replica_adopts_while_the_first_one_still_has_the_report() {
     let test = TestDb::new().await;
     let db = test.connect().await;
     let (proxy, through) = TcpProxy::before(&test.url()).await;
-    let first = Replica::start(&through, &[]).await;
-    let second = Replica::start(&test.url(), &[]).await;
+    // The first one stands still for two pings, and is not dead by then.
+    let env = [
+        ("WORKERS__SILENCE_WINDOW", "4s"),
+        ("REPLICA__DEAD_AFTER", "60s"),
+    ];
+    let first = Replica::start(&through, &env).await;
+    let second = Replica::start(&test.url(), &env).await;
     let mut worker = ScriptedWorker::connect_with_slots(&first.url(), 2).await;
     let ids = enqueue_many(&db, 2).await;
     let tasks = take(&mut worker, 2).await;
