@@ -20,6 +20,8 @@ pub(super) struct Stage {
     /// gRPC addresses of the replicas, in the order of their start.
     pub(super) addresses: Vec<String>,
     database: Option<Embedded>,
+    /// Process id of a given server, where it runs on this machine.
+    pub(super) given_database: Option<u32>,
     url: String,
     scratch: TempDir,
 }
@@ -35,6 +37,7 @@ impl Stage {
             processes: Vec::new(),
             addresses: Vec::new(),
             database: None,
+            given_database: None,
             url: url.cloned().unwrap_or_default(),
             scratch,
         })
@@ -196,9 +199,12 @@ impl Stage {
         replicas.map(Process::log).collect()
     }
 
-    /// The private server's process.
+    /// The server's process, where it runs on this machine.
     pub(super) fn database_pid(&self) -> Option<u32> {
-        self.database.as_ref()?.pid()
+        match &self.database {
+            Some(private) => private.pid(),
+            None => self.given_database,
+        }
     }
 
     /// Everything that is left, in the order of its dependence.

@@ -33,6 +33,16 @@ pub async fn read_counters(client: &Client) -> Result<Counters, Error> {
     })
 }
 
+/// Process id of this session at the server.
+///
+/// # Errors
+/// [`Error`].
+pub async fn read_session(client: &Client) -> Result<i32, Error> {
+    let text = include_str!("../../sql/read_session.sql");
+    let statement = client.prepare_cached(text).await?;
+    Ok(client.query_one(&statement, &[]).await?.try_get("pid")?)
+}
+
 /// The first task of the range that has not ended.
 ///
 /// # Errors

@@ -86,6 +86,18 @@ fn pids(stage: &Stage, role: Role) -> Vec<u32> {
         .collect()
 }
 
+/// The server that a session's process belongs to. Of a server elsewhere the id names no process here, or one
+/// that is no PostgreSQL: nothing then.
+pub(super) fn server_of(session: i32) -> Option<u32> {
+    let session = u32::try_from(session).ok()?;
+    let (server, _) = *read_processes().get(&session)?;
+    (is_postgres(session) && is_postgres(server)).then_some(server)
+}
+
+fn is_postgres(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "postgres")
+}
+
 /// A size of a process in kilobytes.
 fn status(pid: u32, field: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::Common;
+use super::{Common, cost};
 use super::producer::Producer;
 use crate::cli::output;
 use crate::cli::stage::Stage;
@@ -64,11 +64,16 @@ impl Ground {
             ..embedded::Options::default()
         };
         self.stage.open_database(private).await?;
-        Producer::new(
+        let producer = Producer::new(
             self.stage.settings(),
             self.namespace.clone(),
             self.payload_bytes,
-        )
+        )?;
+        if !self.private {
+            let session = run(producer.pool(), |client| Box::pin(bench::read_session(client)));
+            self.stage.given_database = cost::server_of(session.await?);
+        }
+        Ok(producer)
     }
 
     /// A connection that may idle in a transaction for as long as it likes.
