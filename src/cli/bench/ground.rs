@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Common, cost};
 use super::producer::Producer;
+use super::{Common, cost};
 use crate::cli::output;
 use crate::cli::stage::Stage;
 use crate::embedded;
@@ -70,7 +70,9 @@ impl Ground {
             self.payload_bytes,
         )?;
         if !self.private {
-            let session = run(producer.pool(), |client| Box::pin(bench::read_session(client)));
+            let session = run(producer.pool(), |client| {
+                Box::pin(bench::read_session(client))
+            });
             self.stage.given_database = cost::server_of(session.await?);
         }
         Ok(producer)
