@@ -92,6 +92,9 @@ select
     above.full_at as namespace_full_at,
     statement_timestamp() as at,
     route.key_limit,
+    route.key_rate_tasks,
+    route.key_rate_period_ms,
+    route.key_rate_burst,
     route.on_dead_key,
     exists (select from fencepost.pause)
     and (

@@ -22,6 +22,11 @@ select
         where stop.key_hash = live.key_hash
         limit 3
     ) as key_letters,
+    -- when its token comes, where it is the next one of its concurrency key and that has room
+    case when token.comes_at > statement_timestamp() then token.comes_at end as key_token_at,
+    route.key_rate_tasks,
+    route.key_rate_period_ms,
+    route.key_rate_burst,
     live.claimed_at,
     live.cancel_requested,
     live.dispatcher,
@@ -39,6 +44,29 @@ left join lateral (
 ) as run on true
 left join fencepost.dispatcher on dispatcher.id = live.dispatcher
 left join fencepost.route on route.route_id = task.route_id
+left join lateral (
+    select rate.full_at + rate.token - rate.span as comes_at
+    from fencepost.key_rate(live.route_id, live.key_hash, statement_timestamp()) as rate
+    where
+        live.hold & 2 <> 0
+        and not exists (select from fencepost.stopped_key as stop where stop.key_hash = live.key_hash)
+        and live.id = (
+            select first.id
+            from fencepost.live as first
+            where first.key_hash = live.key_hash and first.hold & 2 <> 0
+            order by first.visible_after, first.id
+            limit 1
+        )
+        and route.key_limit > (
+            select count(*)
+            from (
+                select 1
+                from fencepost.live as other
+                where other.key_hash = live.key_hash and other.hold & 2 = 0
+                limit route.key_limit
+            ) as let_go
+        )
+) as token on true
 left join fencepost.node on node.name = route.node
 left join fencepost.unserved on unserved.route_id = task.route_id
 where task.id = $1::bigint

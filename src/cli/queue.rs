@@ -78,6 +78,13 @@ struct Declare {
     /// stays unless given
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     key_limit: Option<i32>,
+    /// How many of its tasks with the same concurrency key may start in a second, minute or hour; what was set before stays
+    /// unless given
+    #[arg(long, value_name = "N/s|N/min|N/h|none")]
+    key_rate: Option<String>,
+    /// How many of these may start at once; unless set, as many as the rate gives in a second
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    key_burst: Option<i32>,
     /// What a dead letter at the head of a concurrency key does: `skip` lets the next one go, `stop` lets none go before
     /// the letter is redriven or discarded, or the key resumed; what was set before stays unless given
     #[arg(long, value_name = "skip|stop")]
@@ -144,6 +151,7 @@ async fn list(args: List) -> anyhow::Result<u8> {
         "max in flight",
         "rate",
         "key limit",
+        "key rate",
         "on dead key",
         "paused",
         "throttled until",
@@ -166,6 +174,7 @@ async fn list(args: List) -> anyhow::Result<u8> {
             output::quota(queue.max_in_flight),
             queue.rate.to_string(),
             queue.key_limit.to_string(),
+            queue.key_rate.unwrap_or_else(|| "none".to_owned()),
             queue.on_dead_key,
             if queue.paused { "yes" } else { "no" }.to_owned(),
             queue.rate.throttled_until.unwrap_or_default(),
@@ -240,6 +249,10 @@ async fn declare(args: Declare) -> anyhow::Result<u8> {
             burst: args.burst,
         },
         key_limit: args.key_limit,
+        key_rate: RateSettings {
+            rate: args.key_rate,
+            burst: args.key_burst,
+        },
         on_dead_key: args.on_dead_key,
     };
     args.database.open()?.state.declare_queue(route).await?;

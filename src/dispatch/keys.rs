@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -46,8 +47,6 @@ struct Shared {
     line: Mutex<Line>,
     working: AtomicUsize,
     arrived: Notify,
-    tracker: TaskTracker,
-    stop: CancellationToken,
 }
 
 /// Why a key is looked at.
@@ -72,23 +71,24 @@ impl Ask {
 #[derive(Debug, Default)]
 struct Line {
     now: BTreeMap<KeyHash, Ask>,
-    /// Somebody else is at it: later, with the number of the wait.
-    later: BTreeMap<KeyHash, (u64, Ask)>,
-    waits: u64,
+    /// Somebody else is at it, or its token is still to come: then.
+    later: BTreeMap<KeyHash, (Instant, Ask)>,
+    /// The same in the order of their times.
+    due: BTreeSet<(Instant, KeyHash)>,
 }
 
 impl Line {
     /// Answers whether there is something to do now. Rows are read again for as long as they stand, so that one which is
     /// known does not call a key back that was put off; a new one, or the end of a task, does.
     fn add(&mut self, key: KeyHash, mut ask: Ask) -> bool {
-        if let Entry::Occupied(put_off) = self.later.entry(key) {
-            let known = &put_off.get().1.looks;
+        if let Some((_, put_off)) = self.later.get(&key) {
+            let known = &put_off.looks;
             let is_news =
                 ask.looks.is_empty() || known.len() < LOOKS && !ask.looks.is_subset(known);
             if !is_news {
                 return false;
             }
-            ask.add(put_off.remove().1);
+            ask.add(self.come_back(key).unwrap_or_default());
         }
         self.call(key, ask);
         true
@@ -103,35 +103,35 @@ impl Line {
         }
     }
 
-    /// Answers the number of the wait, none where somebody has called for the key meanwhile.
-    fn put_off(&mut self, key: KeyHash, ask: Ask) -> Option<u64> {
+    /// Until then, unless somebody has called for the key meanwhile. Answers whether it is the next one to come back.
+    fn put_off(&mut self, key: KeyHash, mut ask: Ask, until: Instant) -> bool {
         if self.now.contains_key(&key) {
             self.call(key, ask);
-            return None;
+            return false;
         }
-        self.waits += 1;
-        match self.later.entry(key) {
-            Entry::Occupied(mut put_off) => {
-                let (wait, earlier) = put_off.get_mut();
-                *wait = self.waits;
-                earlier.add(ask);
-            }
-            Entry::Vacant(free) => {
-                free.insert((self.waits, ask));
-            }
+        if let Some(earlier) = self.come_back(key) {
+            ask.add(earlier);
         }
-        Some(self.waits)
+        self.later.insert(key, (until, ask));
+        self.due.insert((until, key));
+        self.due.first() == Some(&(until, key))
     }
 
-    /// The end of a wait; answers whether the key is to be looked at for it.
-    fn come_back(&mut self, key: KeyHash, wait: u64) -> bool {
-        match self.later.entry(key) {
-            Entry::Occupied(put_off) if put_off.get().0 == wait => {
-                let (_, ask) = put_off.remove();
-                self.call(key, ask);
-                true
+    fn come_back(&mut self, key: KeyHash) -> Option<Ask> {
+        let (until, ask) = self.later.remove(&key)?;
+        self.due.remove(&(until, key));
+        Some(ask)
+    }
+
+    /// Calls those whose time has come; answers when the next one's does.
+    fn call_due(&mut self, now: Instant) -> Option<Instant> {
+        loop {
+            let (until, key) = self.due.first().copied()?;
+            if until > now {
+                return Some(until);
             }
-            _ => false,
+            let ask = self.come_back(key).unwrap_or_default();
+            self.call(key, ask);
         }
     }
 }
@@ -151,8 +151,6 @@ impl Keys {
                 line: Mutex::default(),
                 working: AtomicUsize::new(0),
                 arrived: Notify::new(),
-                tracker: tracker.clone(),
-                stop: stop.clone(),
             }),
         };
         for _ in 0..CONCURRENT {
@@ -209,26 +207,26 @@ impl Keys {
 
     async fn run(&self) {
         loop {
-            let taken = self.take();
+            let (taken, next) = self.take();
             if taken.is_empty() {
-                self.shared.arrived.notified().await;
+                let arrived = self.shared.arrived.notified();
+                match next {
+                    // A notification that comes too late is one that came at the time.
+                    Some(next) => drop(tokio::time::timeout_at(next, arrived).await),
+                    None => arrived.await,
+                }
                 continue;
             }
             match self.free(&taken).await {
                 Ok(freed) => {
                     for freed in freed {
-                        for route in freed.routes {
-                            self.shared.wakes.route(route, false);
-                        }
-                        if let Some(ask) = taken.get(&freed.key).filter(|_| freed.again) {
-                            self.put_off(freed.key, ask.clone());
-                        }
+                        self.take_up(freed, &taken);
                     }
                 }
                 Err(error) => {
                     said(&error, "concurrency keys are looked at again");
                     for (key, ask) in taken {
-                        self.put_off(key, ask);
+                        self.put_off(key, ask, None);
                     }
                 }
             }
@@ -236,8 +234,22 @@ impl Keys {
         }
     }
 
-    fn take(&self) -> BTreeMap<KeyHash, Ask> {
+    fn take_up(&self, freed: Freed, taken: &BTreeMap<KeyHash, Ask>) {
+        for route in freed.routes {
+            self.shared.wakes.route(route, false);
+        }
+        if freed.again {
+            let ask = taken.get(&freed.key).cloned().unwrap_or_default();
+            self.put_off(freed.key, ask, freed.token_in);
+        } else if let Some(token_in) = freed.token_in {
+            self.put_off_for(freed.key, Ask::default(), token_in);
+        }
+    }
+
+    /// What is to be looked at now, and when the next one is to be that was put off.
+    fn take(&self) -> (BTreeMap<KeyHash, Ask>, Option<Instant>) {
         let mut line = self.shared.line.lock();
+        let next = line.call_due(Instant::now());
         let rest = match line.now.keys().nth(BATCH) {
             Some(first) => {
                 let first = *first;
@@ -254,7 +266,7 @@ impl Keys {
             // Under the lock, so that a key is never in neither.
             self.shared.working.fetch_add(1, Ordering::AcqRel);
         }
-        taken
+        (taken, next)
     }
 
     async fn free(&self, taken: &BTreeMap<KeyHash, Ask>) -> Result<Vec<Freed>, Error> {
@@ -269,24 +281,21 @@ impl Keys {
             .await
     }
 
-    /// The same again later.
-    fn put_off(&self, key: KeyHash, mut ask: Ask) {
+    /// The same again later, and no later than in the time given.
+    fn put_off(&self, key: KeyHash, mut ask: Ask, at_most: Option<Duration>) {
         let pause = PAUSES.0 * 2_u32.saturating_pow(ask.tries.min(16));
-        let pause = pause.min(PAUSES.1);
+        let pause = pause.min(PAUSES.1).mul_f64(0.5 + fastrand::f64());
+        let pause = at_most.map_or(pause, |most| pause.min(most));
         ask.tries = ask.tries.saturating_add(1);
-        let Some(wait) = self.shared.line.lock().put_off(key, ask) else {
-            return;
-        };
-        let keys = self.clone();
-        self.shared.tracker.spawn(async move {
-            let stop = keys.shared.stop.clone();
-            let slept = stop
-                .run_until_cancelled(tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())))
-                .await;
-            if slept.is_some() && keys.shared.line.lock().come_back(key, wait) {
-                keys.shared.arrived.notify_one();
-            }
-        });
+        self.put_off_for(key, ask, pause);
+    }
+
+    fn put_off_for(&self, key: KeyHash, ask: Ask, pause: Duration) {
+        let until = Instant::now() + pause;
+        if self.shared.line.lock().put_off(key, ask, until) {
+            // For a loop that sleeps until a later one.
+            self.shared.arrived.notify_one();
+        }
     }
 }
 
@@ -309,51 +318,67 @@ mod tests {
 
     #[test]
     fn a_key_that_was_put_off_has_one_wait_however_often_its_row_is_read() {
-        let mut line = Line::default();
+        let (mut line, now) = (Line::default(), Instant::now());
         assert!(line.add(KEY, row(1)));
         let mut ask = take(&mut line).unwrap();
         ask.tries = 5;
-        let wait = line.put_off(KEY, ask).unwrap();
+        assert!(line.put_off(KEY, ask, now + PAUSES.1));
         for _ in 0..100 {
             assert!(!line.add(KEY, row(1)));
         }
+        assert_eq!(line.call_due(now), Some(now + PAUSES.1));
         assert!(take(&mut line).is_none());
-        assert!(line.come_back(KEY, wait));
+        assert_eq!(line.call_due(now + PAUSES.1), None);
         assert_eq!(take(&mut line).unwrap().tries, 5);
-        assert!(!line.come_back(KEY, wait));
     }
 
     #[test]
     fn the_end_of_a_task_and_a_new_row_call_a_key_back_and_its_wait_is_over() {
+        let now = Instant::now();
         for (news, known) in [(Ask::default(), vec![1]), (row(2), vec![1, 2])] {
             let mut line = Line::default();
-            let wait = line.put_off(KEY, row(1)).unwrap();
+            line.put_off(KEY, row(1), now);
             assert!(line.add(KEY, news));
-            assert!(!line.come_back(KEY, wait));
+            assert!(line.due.is_empty() && line.later.is_empty());
             let ask = take(&mut line).unwrap();
             assert_eq!(ask.looks.into_iter().collect::<Vec<_>>(), known);
         }
     }
 
     #[test]
+    fn the_last_time_that_a_key_is_put_off_to_counts() {
+        let (mut line, now) = (Line::default(), Instant::now());
+        assert!(line.put_off(KEY, row(1), now));
+        assert!(line.put_off(KEY, row(2), now + PAUSES.1));
+        assert!(line.put_off(KEY + 1, row(3), now + PAUSES.0));
+        assert!(!line.put_off(KEY, row(2), now + PAUSES.1));
+        assert_eq!(line.call_due(now), Some(now + PAUSES.0));
+        assert_eq!(line.call_due(now + PAUSES.0), Some(now + PAUSES.1));
+        assert_eq!(line.now.len(), 1);
+        assert_eq!(line.call_due(now + PAUSES.1), None);
+        assert_eq!(take(&mut line).unwrap().looks.len(), 2);
+    }
+
+    #[test]
     fn a_look_answers_so_many_rows_and_the_rest_calls_nobody() {
-        let mut line = Line::default();
+        let (mut line, now) = (Line::default(), Instant::now());
         for id in 0..1_000 {
             line.add(KEY, row(id));
         }
         let ask = take(&mut line).unwrap();
         assert_eq!(ask.looks.len(), LOOKS);
-        line.put_off(KEY, ask).unwrap();
+        line.put_off(KEY, ask, now);
         assert!(!line.add(KEY, row(999)));
     }
 
     #[test]
     fn what_is_called_for_while_it_is_looked_at_is_looked_at_again_at_once() {
-        let mut line = Line::default();
+        let (mut line, now) = (Line::default(), Instant::now());
         line.add(KEY, row(1));
         let taken = take(&mut line).unwrap();
         line.add(KEY, Ask::default());
-        assert_eq!(line.put_off(KEY, taken), None);
+        line.put_off(KEY, taken, now + PAUSES.1);
+        assert_eq!(line.call_due(now), None);
         assert_eq!(take(&mut line).unwrap().looks.len(), 1);
     }
 }

@@ -204,6 +204,8 @@ pub enum Verdict {
     QuotaUsed(Usage),
     /// A rate above it puts it off until then, and behind those before it in the line.
     Throttled(Limited, Rate, DateTime<Utc>),
+    /// It is the next one of its concurrency key, whose rate puts it off until then.
+    KeyThrottled(Rate, DateTime<Utc>),
     /// Nobody can take it.
     Unserved(Reason),
     /// Nothing: the next sweep claims it, or those that stand before it in the line.
@@ -221,7 +223,7 @@ impl Verdict {
             Self::Held(_) => "held",
             Self::Paused(_) => "paused",
             Self::QuotaUsed(_) => "quota_used_up",
-            Self::Throttled(..) => "throttled",
+            Self::Throttled(..) | Self::KeyThrottled(..) => "throttled",
             Self::Unserved(reason) => reason.name(),
             Self::WillBeClaimed => "will_be_claimed",
         }
@@ -237,7 +239,7 @@ impl Verdict {
             Self::Held(_) => Some(Gate::Hold),
             Self::Paused(_) => Some(Gate::Pause),
             Self::QuotaUsed(_) => Some(Gate::Quota),
-            Self::Throttled(..) => Some(Gate::Rate),
+            Self::Throttled(..) | Self::KeyThrottled(..) => Some(Gate::Rate),
             Self::Unserved(reason) => Some(reason.gate()),
             Self::WillBeClaimed => None,
         }
@@ -269,6 +271,10 @@ impl Verdict {
             Self::Throttled(of, rate, until) => {
                 let (whose, until) = (whose(*of), time(*until));
                 format!("the rate of its {whose}, {rate}: the next task may start at {until}")
+            }
+            Self::KeyThrottled(rate, until) => {
+                let until = time(*until);
+                format!("the rate of its concurrency key, {rate}: it may start at {until}")
             }
             Self::Unserved(reason) => reason.sentence().to_owned(),
             Self::WillBeClaimed => {
@@ -339,6 +345,8 @@ pub fn stops(facts: &Facts<'_>) -> Vec<Verdict> {
         (!hold.is_free()).then(|| Verdict::Held(hold.clone())),
         (!pauses.is_empty()).then_some(Verdict::Paused(pauses)),
         used_up.map(Verdict::QuotaUsed),
+        hold.key_rate
+            .map(|(rate, until)| Verdict::KeyThrottled(rate, until)),
         throttled.map(|(until, of, rate)| Verdict::Throttled(of, rate, until)),
         unserved.map(Verdict::Unserved),
     ]

@@ -34,6 +34,8 @@ pub struct Freed {
     pub again: bool,
     /// Routes that have a ready row more.
     pub routes: Vec<RouteId>,
+    /// How long until the token comes that its next task waits for.
+    pub token_in: Option<Duration>,
 }
 
 /// Lets go of these keys what may go now; the rows of `looks` are answered with that. It waits for nobody.
@@ -51,6 +53,9 @@ pub async fn free(
             routes: row
                 .try_get::<_, Option<Vec<RouteId>>>("routes")?
                 .unwrap_or_default(),
+            token_in: row
+                .try_get::<_, Option<i64>>("token_in_ms")?
+                .map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
         })
     });
     freed.collect()

@@ -47,6 +47,8 @@ pub struct Queue {
     pub throttled_until: Option<DateTime<Utc>>,
     /// Its tasks with one concurrency key that are let go at a time.
     pub key_limit: i32,
+    /// How many of them may start in a time.
+    pub key_rate: Option<Rate>,
     /// `skip` or `stop`: what a dead letter at the head of a concurrency key does.
     pub on_dead_key: String,
     /// Due tasks.
@@ -135,6 +137,7 @@ fn queue(row: &Row) -> Result<Queue, Error> {
         rate: own.map(|bucket| bucket.rate),
         throttled_until: throttled_until(own.into_iter().chain(above), at),
         key_limit: row.try_get("key_limit")?,
+        key_rate: rates::of_keys(row)?,
         on_dead_key: row.try_get("on_dead_key")?,
         ready: Counted {
             tasks: row.try_get("ready")?,
@@ -186,6 +189,8 @@ pub struct Declaration {
     pub rate: RateSettings,
     /// Its tasks with one concurrency key that are let go at a time; none keeps what is there, at first 1.
     pub key_limit: Option<i32>,
+    /// How many of them may start in a time.
+    pub key_rate: RateSettings,
     /// `skip` or `stop`; none keeps what is there, at first `skip`.
     pub on_dead_key: Option<String>,
 }
@@ -211,9 +216,7 @@ pub async fn declare(client: &mut Client, route: &Declaration) -> Result<RouteId
             ],
         )
         .await?;
-    if !route.rate.is_empty() {
-        rates::set_of_queue(&transaction, route).await?;
-    }
+    rates::set_of_queue(&transaction, route).await?;
     transaction.commit().await?;
     Ok(row.try_get("route_id")?)
 }

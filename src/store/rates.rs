@@ -10,6 +10,7 @@ use crate::domain::rate::{Bucket, Rate};
 
 const SET_NAMESPACE_RATE: &str = include_str!("../../sql/set_namespace_rate.sql");
 const SET_QUEUE_RATE: &str = include_str!("../../sql/set_queue_rate.sql");
+const SET_KEY_RATE: &str = include_str!("../../sql/set_key_rate.sql");
 
 /// How many tasks may start in a time. The database judges the values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,14 +47,31 @@ pub(super) async fn set_of_namespace(
     Ok(())
 }
 
-/// Sets the rate of a route that is declared.
+/// Sets the rates of a route that is declared, as far as they are given.
 pub(super) async fn set_of_queue(
     client: &impl GenericClient,
     route: &Declaration,
 ) -> Result<(), Error> {
-    let statement = client.prepare_cached(SET_QUEUE_RATE).await?;
+    for (text, settings) in [
+        (SET_QUEUE_RATE, &route.rate),
+        (SET_KEY_RATE, &route.key_rate),
+    ] {
+        if !settings.is_empty() {
+            set_of_route(client, text, route, settings).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn set_of_route(
+    client: &impl GenericClient,
+    text: &str,
+    route: &Declaration,
+    settings: &RateSettings,
+) -> Result<(), Error> {
+    let statement = client.prepare_cached(text).await?;
     let namespace = route.namespace.as_deref().unwrap_or("default");
-    let (node, rate) = (route.node.as_deref().map(storable), route.rate.rate());
+    let (node, rate) = (route.node.as_deref().map(storable), settings.rate());
     client
         .query(
             &statement,
@@ -63,11 +81,20 @@ pub(super) async fn set_of_queue(
                 &storable(namespace),
                 &node,
                 &rate,
-                &route.rate.burst,
+                &settings.burst,
             ],
         )
         .await?;
     Ok(())
+}
+
+/// The rate of a row for each concurrency key, if it has one.
+pub(super) fn of_keys(row: &Row) -> Result<Option<Rate>, Error> {
+    let tasks: Option<i32> = row.try_get("key_rate_tasks")?;
+    let period_ms: Option<i32> = row.try_get("key_rate_period_ms")?;
+    let burst: Option<i32> = row.try_get("key_rate_burst")?;
+    let rate = tasks.zip(period_ms);
+    Ok(rate.map(|(tasks, period_ms)| Rate::new(tasks, period_ms, burst)))
 }
 
 /// The bucket of a row, if it has a rate. Its columns begin with this.

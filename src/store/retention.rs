@@ -15,6 +15,7 @@ const EXPIRE_KEYS: &str = include_str!("../../sql/expire_keys.sql");
 const EXPIRE_DEAD_LETTERS: &str = include_str!("../../sql/expire_dead_letters.sql");
 const EXPIRE_REDRIVES: &str = include_str!("../../sql/expire_redrives.sql");
 const EXPIRE_WORKFLOWS: &str = include_str!("../../sql/expire_workflows.sql");
+const EXPIRE_BUCKETS: &str = include_str!("../../sql/expire_buckets.sql");
 const EXPIRE_ORDERS: &str = include_str!("../../sql/expire_orders.sql");
 
 /// Takes or renews the lease of a chore for this long. False: another replica has it.
@@ -131,6 +132,12 @@ pub async fn expire_workflows(client: &Client, keep: Duration, most: i32) -> Res
         .query_one(&statement, &[&millis(keep), &most])
         .await?;
     Ok(row.get("gone"))
+}
+
+/// Forgets at most so many full buckets of concurrency keys; answers how many went.
+pub async fn expire_buckets(client: &Client, limit: i32) -> Result<u64, Error> {
+    let statement = client.prepare_cached(EXPIRE_BUCKETS).await?;
+    Ok(client.execute(&statement, &[&limit]).await?)
 }
 
 /// Forgets orders of that many days ago for workers that are nowhere.

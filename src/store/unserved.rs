@@ -7,7 +7,7 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::Row;
 
 use super::queues::{self, Counted, Wanted};
-use super::{Error, millis};
+use super::{Error, millis, rates};
 use crate::domain::id::{RouteId, TaskId, Token};
 use crate::domain::verdict::{Claimed, Hold, Reason, Stage};
 
@@ -58,6 +58,7 @@ fn located(row: &Row) -> Result<Located, Error> {
                 bits: row.try_get("hold")?,
                 key_tasks: row.try_get("key_tasks")?,
                 key_letters: row.try_get("key_letters")?,
+                key_rate: rates::of_keys(row)?.zip(row.try_get("key_token_at")?),
             },
         },
         (None, None) => return Err(Error::internal("a task is neither unfinished nor ended")),

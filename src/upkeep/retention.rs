@@ -47,6 +47,7 @@ enum Kind {
     Days,
     Results,
     Keys,
+    Buckets,
     DeadLetters,
     Redrives,
     Workflows,
@@ -59,6 +60,7 @@ impl Kind {
             Self::Days => "history",
             Self::Results => "results",
             Self::Keys => "dispatch keys",
+            Self::Buckets => "full buckets of concurrency keys",
             Self::DeadLetters => "dead letters",
             Self::Redrives => "redrives",
             Self::Workflows => "workflows",
@@ -112,6 +114,7 @@ impl Keeper {
             Kind::Days,
             Kind::Results,
             Kind::Keys,
+            Kind::Buckets,
             Kind::DeadLetters,
             Kind::Redrives,
             Kind::Workflows,
@@ -198,6 +201,12 @@ impl Keeper {
                 // From the beginning again once the end is reached.
                 self.keys_after = keys.last.filter(|_| full).unwrap_or(0);
                 Ok(full)
+            }
+            Kind::Buckets => {
+                let gone = run_on(hub, |client| {
+                    Box::pin(retention::expire_buckets(client, BATCH))
+                });
+                Ok(gone.await? >= BATCH.unsigned_abs().into())
             }
             Kind::DeadLetters => {
                 let Some(keep) = settings.dead_letters else {

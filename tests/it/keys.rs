@@ -51,7 +51,7 @@ async fn looks(queue: &Queue) -> i64 {
 }
 
 /// Answers all that is due in `key_look`, as replicas do it.
-async fn answer_looks(queue: &Queue) {
+pub async fn answer_looks(queue: &Queue) {
     let client = queue.client().await;
     let (due, _) = keys::find_looks(&client, None, 1000).await.unwrap();
     let mut asked: Vec<KeyHash> = due.iter().map(|look| look.key).collect();

@@ -36,6 +36,7 @@ mod handover;
 mod history;
 mod interleavings;
 mod interventions;
+mod key_rates;
 mod key_replicas;
 mod keys;
 mod lifecycle;

@@ -78,6 +78,8 @@ pub(super) async fn declare(
             "rate" => route.rate.rate = text()?,
             "burst" => route.rate.burst = integer(&name, &value)?,
             "key_limit" => route.key_limit = integer(&name, &value)?,
+            "key_rate" => route.key_rate.rate = text()?,
+            "key_burst" => route.key_rate.burst = integer(&name, &value)?,
             "on_dead_key" => route.on_dead_key = text()?,
             _ => return Err(Error::unknown_field(&name)),
         }

@@ -15,7 +15,7 @@ pub enum Gate {
     Pause,
     /// Neither the quota of its namespace nor that of its route is used up.
     Quota,
-    /// Neither the rate of its namespace nor that of its route puts it off.
+    /// No rate puts it off, be it that of its namespace, its route or its concurrency key.
     Rate,
     /// Its pin fits the placement of its namespace.
     Placement,

@@ -1,6 +1,9 @@
 //! What keeps a task outside of the line.
 
+use chrono::{DateTime, Utc};
+
 use super::super::id::TaskId;
+use super::super::rate::Rate;
 
 /// The bits of `live.hold`.
 const PAUSED: i16 = 1;
@@ -16,19 +19,29 @@ pub struct Hold {
     pub key_tasks: Vec<TaskId>,
     /// Some of the dead letters that stop its concurrency key.
     pub key_letters: Vec<TaskId>,
+    /// The rate of its concurrency key and when its token comes, where that is all that the key waits for.
+    pub key_rate: Option<(Rate, DateTime<Utc>)>,
 }
 
 impl Hold {
-    /// Whether nothing does.
+    /// Whether nothing does, but perhaps a rate.
     #[must_use]
     pub const fn is_free(&self) -> bool {
-        self.bits == 0
+        self.reasons() == 0
+    }
+
+    /// The bits without that of a key which waits for its token.
+    const fn reasons(&self) -> i16 {
+        match self.key_rate {
+            Some(_) => self.bits & !KEY,
+            None => self.bits,
+        }
     }
 
     /// The reasons, for people, without a full stop.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let has = |bit: i16| self.bits & bit != 0;
+        let has = |bit: i16| self.reasons() & bit != 0;
         let reasons = [
             has(PAUSED).then(|| "its workflow is paused".to_owned()),
             has(KEY).then(|| self.key()),

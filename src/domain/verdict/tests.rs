@@ -253,6 +253,11 @@ fn the_order_of_the_gates() {
         [yes, yes, no, no, no, no, no, yes, no, None, None, None],
         "nobody can be looked at behind the workers' gate"
     );
+    let (rate, mut paced) = (Rate::new(5, 1000, None), facts.clone());
+    if let Stage::Ready { hold, .. } = &mut paced.stage {
+        hold.key_rate = Some((rate, at(5)));
+    }
+    assert!(stops(&paced).contains(&Verdict::KeyThrottled(rate, at(5))));
 }
 
 #[test]

@@ -56,6 +56,10 @@ pub struct QueueView {
     pub rate: RateView,
     /// Its tasks with one concurrency key that are let go at a time.
     pub key_limit: i32,
+    /// How many of them may start in a time, such as `5/s`.
+    pub key_rate: Option<String>,
+    /// How many of them may start at once.
+    pub key_burst: Option<i32>,
     /// `skip` or `stop`: what a dead letter at the head of a concurrency key does.
     pub on_dead_key: String,
     /// Due tasks.
@@ -117,6 +121,8 @@ impl From<Queue> for QueueView {
             max_in_flight: queue.max_in_flight,
             rate: RateView::new(queue.rate, queue.throttled_until),
             key_limit: queue.key_limit,
+            key_rate: queue.key_rate.map(|rate| rate.to_string()),
+            key_burst: queue.key_rate.map(|rate| rate.burst()),
             on_dead_key: queue.on_dead_key,
             ready: Count::of(queue.ready),
             later: Count::of(queue.later),
