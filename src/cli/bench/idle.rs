@@ -1,5 +1,6 @@
 //! What a replica costs while many workers are connected to it and nothing happens.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -49,6 +50,30 @@ struct Figures {
     replicas_mb: Memory,
     /// Of one core, all replicas together.
     replicas_cpu_percent: Option<f64>,
+    /// What a page of memory cost that nobody touched meanwhile, in microseconds. Above a few of them this machine takes
+    /// idle memory away, and whoever has idle workers pays for it: a ping touches some twenty pages.
+    cold_page_us: f64,
+}
+
+/// Memory that is left alone.
+struct Untouched(Vec<u8>);
+
+impl Untouched {
+    const PAGE: usize = 4096;
+    const PAGES: usize = 2048;
+
+    fn new() -> Self {
+        Self(vec![1; Self::PAGE * Self::PAGES])
+    }
+
+    /// Microseconds a page, in the mean.
+    fn touch(self) -> f64 {
+        let start = Instant::now();
+        for page in self.0.chunks(Self::PAGE) {
+            black_box(page.first().copied());
+        }
+        rounded(start.elapsed().as_secs_f64() * 1e6 / Self::PAGES as f64, 2)
+    }
 }
 
 pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<Report> {
@@ -65,7 +90,7 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     wait_for(ground, args.workers).await?;
     ground.say("watching");
     sleep(SETTLE).await;
-    let (cpu, start) = (Cpu::read(&ground.stage), Instant::now());
+    let (untouched, cpu, start) = (Untouched::new(), Cpu::read(&ground.stage), Instant::now());
     sleep(Duration::from_secs(u64::from(args.seconds))).await;
     let used = Cpu::read(&ground.stage).since(cpu).replicas;
     let span = start.elapsed().as_secs_f64();
@@ -74,6 +99,7 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
         alone_mb,
         replicas_mb: memory(&ground.stage, Role::Replica),
         replicas_cpu_percent: used.map(|seconds| rounded(seconds / span * 100.0, 2)),
+        cold_page_us: untouched.touch(),
     };
     let settings = Settings {
         workers: args.workers,
