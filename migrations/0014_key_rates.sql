@@ -40,7 +40,8 @@ returns table (token interval, span interval, full_at timestamptz)
 language sql stable
 as $$
 select rate.token, rate.span, least(greatest(kept.full_at, at), at + rate.span)
-from fencepost.route as known
+-- The limit keeps it a look for one route, also in a plan that was made while there were few.
+from (select found.* from fencepost.route as found where found.route_id = route limit 1) as known
 cross join lateral (
     select
         known.key_rate_period_ms * interval '1 millisecond' / known.key_rate_tasks as token,
@@ -54,7 +55,7 @@ left join lateral (
     where stored.key_hash = key and stored.route_id = route
     limit 1
 ) as kept on true
-where known.route_id = route and known.key_rate_tasks is not null
+where known.key_rate_tasks is not null
 $$;
 
 -- What a rate becomes, as before; the names of the fields begin with the prefix.
@@ -182,7 +183,8 @@ begin
         from unnest(key_hashes, due_at, limits) with ordinality as given (key_hash, due_at, key_limit, place)
         where given.key_hash is not null and given.due_at <= enqueued
         order by given.key_hash, given.place
-    ) as first;
+    ) as first
+    where first.key_limit > 0;
     -- Also where another task of its key goes now: the key may have room for more.
     perform fencepost.look_soon(
         array(
@@ -192,12 +194,6 @@ begin
         )
     )
     where 0 = any(limits);
-    if 0 = any(first_limits) then
-        select array_agg(first.key order by first.place), array_agg(first.key_limit order by first.place)
-        into keys, first_limits
-        from unnest(keys, first_limits) with ordinality as first (key, key_limit, place)
-        where first.key_limit > 0;
-    end if;
     select tried.* into turns from fencepost.try_turns(keys, first_limits) as tried where keys is not null;
     if cardinality(turns.unsure) > 0 then
         perform fencepost.look_soon(turns.unsure);
@@ -227,15 +223,15 @@ begin
 end
 $$;
 
--- Lets go of these keys what may go now, and answers for each the routes that have a ready row more, and whether to
--- come again soon: it is somebody else's turn, a row was locked, or the key has room and somebody is adding a row to
--- it. `token_at` is when the token of the next row comes, where that is all it waits for: whoever calls comes back
--- then, and the walk over keys comes by for one that has died. `looks` are the rows of key_look that this answers; they
--- go once nothing is left to come again for. It waits for nobody but a statement that removes full buckets, so nobody
--- waits for it for longer than it takes.
+-- Lets go of these keys what may go now. Answers for each how many that are, the routes that have a ready row more, and
+-- whether to come again soon: it is somebody else's turn, a row was locked, or the key has room and somebody is adding
+-- a row to it. `token_at` is when the token of the next row comes, where that is all it waits for: whoever calls comes
+-- back then, and the walk over keys comes by for one that has died. `looks` are the rows of key_look that this answers;
+-- they go once nothing is left to come again for. It waits for nobody but a statement that removes full buckets, so
+-- nobody waits for it for longer than it takes.
 drop function fencepost.free_keys(bigint[], bigint[]);
 create function fencepost.free_keys(keys bigint[], looks bigint[] default null)
-returns table (key_hash bigint, again boolean, routes int[], token_at timestamptz)
+returns table (key_hash bigint, again boolean, tasks int, routes int[], token_at timestamptz)
 language plpgsql
 set plan_cache_mode = force_generic_plan
 as $$
@@ -256,11 +252,11 @@ begin
     );
 
     -- The statement's snapshot is newer than the locks.
-    for key_hash, again, routes, token_at in
+    for key_hash, again, tasks, routes, token_at in
         with head as materialized (
             select
                 asked.key as key_hash,
-                route.key_limit,
+                first.route_id,
                 case
                     when first.visible_after <= clock_timestamp()
                         and (
@@ -282,11 +278,18 @@ begin
             left join fencepost.route on route.route_id = first.route_id
         ), room as materialized (
             select
-                head.*,
+                head.key_hash,
+                now.at,
                 passed.tasks as let_go,
                 head.places - passed.tasks as free_places,
-                clock_timestamp() as at
+                -- No more go than the first one's queue has tokens, unless others stand between.
+                least(
+                    head.places - passed.tasks,
+                    floor(extract(epoch from now.at + rate.span - rate.full_at) / extract(epoch from rate.token))
+                )::int as most
             from head
+            cross join lateral (select clock_timestamp() as at) as now
+            left join lateral fencepost.key_rate(head.route_id, head.key_hash, now.at) as rate on true
             cross join lateral (
                 select count(*)::int as tasks
                 from (
@@ -297,7 +300,7 @@ begin
                 where head.places is not null
             ) as passed
         ), standing as materialized (
-            -- One more than there is room for: the limit of its route may be a higher one.
+            -- One more than there is room for: the limit of its route may be a higher one, or another route have tokens.
             select
                 following.*,
                 bool_and(following.has_place and coalesce(following.starts_at <= following.at, true))
@@ -320,7 +323,7 @@ begin
                         from fencepost.live as held
                         where held.key_hash = room.key_hash and held.hold & 2 <> 0
                         order by held.visible_after, held.id
-                        limit case when room.free_places > 0 then room.free_places + 1 else 0 end
+                        limit case when room.free_places > 0 then room.most + 1 else 0 end
                     ) as live
                 ) as waiting
                 inner join fencepost.route on route.route_id = waiting.route_id
@@ -359,9 +362,10 @@ begin
         select
             room.key_hash,
             meant.tasks > moved.tasks
-            or coalesce(meant.tasks > room.free_places, false)
+            or coalesce(meant.tasks > room.most, false)
             -- There is room, and somebody is about to add to the line.
             or (coalesce(room.free_places > moved.tasks, true) and room.key_hash <> all(quiet)),
+            moved.tasks,
             moved.routes,
             meant.token_at
         from room
@@ -390,7 +394,9 @@ begin
     end loop;
 
     return query
-    select asked.key, true, null::int[], null::timestamptz from unnest(keys) as asked (key) where asked.key <> all(mine);
+    select asked.key, true, 0, null::int[], null::timestamptz
+    from unnest(keys) as asked (key)
+    where asked.key <> all(mine);
     if cardinality(looks) > 0 then
         delete from fencepost.key_look
         where
@@ -408,5 +414,28 @@ begin
         perform pg_notify('fencepost', route.route_id::text)
         from (select distinct given.route_id from unnest(due) as given (route_id)) as route;
     end if;
+end
+$$;
+
+-- Ends a task that waits, was never delivered and is no member of a workflow, since another one takes its place.
+-- Answers whether it did.
+create or replace function fencepost.replace_task(task bigint, successor bigint) returns boolean
+language plpgsql
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+    old fencepost.live;
+begin
+    select live.* into old from fencepost.live where live.id = task for update skip locked;
+    if not found or old.state <> 0 or old.fence <> 0 or old.run_id is not null then
+        return false;
+    end if;
+    delete from fencepost.live where live.id = old.id;
+    insert into fencepost.outcome (id, ended_at, attempt, state, error_class, error_message)
+    values (old.id, clock_timestamp(), old.attempt, 3, 'replaced', format('Task %s has taken its place.', successor));
+    -- Also one that waited for its key: those behind it may have a place or a token where it had none.
+    perform fencepost.look_soon(array[old.key_hash]);
+    return true;
 end
 $$;

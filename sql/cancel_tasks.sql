@@ -10,7 +10,6 @@ with locked as materialized (
         live.attempt,
         live.dispatcher,
         live.run_id,
-        live.hold,
         live.key_hash
     from fencepost.live
     where live.id = any($1::bigint[])
@@ -52,14 +51,14 @@ member_ended as (
     where meant.run_id is not null and meant.state = 0
 ),
 
--- Their concurrency keys have room now.
+-- Their concurrency keys have room now, or, behind one that waited for its key, a task that may go where it might not.
 looks as (
     insert into fencepost.key_look (key_hash, due_at)
-    select
+    select distinct
         meant.key_hash,
         statement_timestamp()
     from meant
-    where meant.state = 0 and meant.key_hash is not null and meant.hold & 2 = 0
+    where meant.state = 0 and meant.key_hash is not null
 ),
 
 marked as (

@@ -49,7 +49,12 @@ left join lateral (
     from fencepost.key_rate(live.route_id, live.key_hash, statement_timestamp()) as rate
     where
         live.hold & 2 <> 0
-        and not exists (select from fencepost.stopped_key as stop where stop.key_hash = live.key_hash)
+        and (
+            select stop.letter_id
+            from fencepost.stopped_key as stop
+            where stop.key_hash = live.key_hash
+            limit 1
+        ) is null
         and live.id = (
             select first.id
             from fencepost.live as first

@@ -2,8 +2,8 @@
 -- epochs, $3 fences, $4 owners (null for a worker's own report, which needs no owner but the current fence; 0 for a row
 -- that must be ready and so has none), $5 moves, $6 milliseconds until due (null keeps the place in the line), $7 error
 -- classes, $8 error messages, $9 workers, $10 nodes; $11 highest number of losses. Answers id, route, run of a
--- workflow's member, where the task went (ready, dead or cancelled), and the number of the concurrency key that has
--- room now. A row that is gone, belongs to another delivery or is locked by somebody else is left out: look_again tells
+-- workflow's member, where the task went (ready, dead or cancelled), and the number of the concurrency key to look
+-- at. A row that is gone, belongs to another delivery or is locked by somebody else is left out: look_again tells
 -- which. The first table is the rule book. A cancel that was asked for, or the end of the task's workflow, wins over
 -- every move, and too many losses over every move that adds one. Rows are locked by id alone and judged from what the
 -- lock returned.
@@ -234,7 +234,7 @@ looks as (
         judged.key_hash,
         statement_timestamp()
     from judged
-    where judged.owner = 0 and judged.goes <> 'ready' and judged.key_hash is not null and judged.hold & 2 = 0
+    where judged.owner = 0 and judged.goes <> 'ready' and judged.key_hash is not null
 ),
 
 -- Namespaces that want to know of their dead letters have few of them, the others none.
@@ -273,5 +273,5 @@ select
     judged.route_id,
     judged.run_id,
     judged.goes,
-    case when judged.goes <> 'ready' and judged.hold & 2 = 0 then judged.key_hash end as key_hash
+    case when judged.goes <> 'ready' then judged.key_hash end as key_hash
 from judged

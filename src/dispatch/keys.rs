@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -56,6 +57,8 @@ struct Ask {
     looks: BTreeSet<i64>,
     /// How often it was put off.
     tries: u32,
+    /// The time of the token that it was put off for, where nothing else has called since.
+    token: Option<DateTime<Utc>>,
 }
 
 impl Ask {
@@ -64,6 +67,7 @@ impl Ask {
         // What has no room is read again.
         self.looks.extend(other.looks.into_iter().take(room));
         self.tries = self.tries.min(other.tries);
+        self.token = self.token.and(other.token);
     }
 }
 
@@ -88,7 +92,9 @@ impl Line {
             if !is_news {
                 return false;
             }
-            ask.add(self.come_back(key).unwrap_or_default());
+            if let Some((_, put_off)) = self.come_back(key) {
+                ask.add(put_off);
+            }
         }
         self.call(key, ask);
         true
@@ -103,24 +109,26 @@ impl Line {
         }
     }
 
-    /// Until then, unless somebody has called for the key meanwhile. Answers whether it is the next one to come back.
-    fn put_off(&mut self, key: KeyHash, mut ask: Ask, until: Instant) -> bool {
+    /// Until then, or until the earlier time that it is put off to already, unless somebody has called for the key
+    /// meanwhile. Answers whether it is the next one to come back.
+    fn put_off(&mut self, key: KeyHash, mut ask: Ask, mut until: Instant) -> bool {
         if self.now.contains_key(&key) {
             self.call(key, ask);
             return false;
         }
-        if let Some(earlier) = self.come_back(key) {
-            ask.add(earlier);
+        if let Some((at, other)) = self.come_back(key) {
+            until = until.min(at);
+            ask.add(other);
         }
         self.later.insert(key, (until, ask));
         self.due.insert((until, key));
         self.due.first() == Some(&(until, key))
     }
 
-    fn come_back(&mut self, key: KeyHash) -> Option<Ask> {
+    fn come_back(&mut self, key: KeyHash) -> Option<(Instant, Ask)> {
         let (until, ask) = self.later.remove(&key)?;
         self.due.remove(&(until, key));
-        Some(ask)
+        Some((until, ask))
     }
 
     /// Calls those whose time has come; answers when the next one's does.
@@ -130,8 +138,9 @@ impl Line {
             if until > now {
                 return Some(until);
             }
-            let ask = self.come_back(key).unwrap_or_default();
-            self.call(key, ask);
+            if let Some((_, ask)) = self.come_back(key) {
+                self.call(key, ask);
+            }
         }
     }
 }
@@ -173,7 +182,7 @@ impl Keys {
         let asks = looks.into_iter().map(|look| {
             let ask = Ask {
                 looks: BTreeSet::from([look.id]),
-                tries: 0,
+                ..Ask::default()
             };
             (look.key, ask)
         });
@@ -226,7 +235,7 @@ impl Keys {
                 Err(error) => {
                     said(&error, "concurrency keys are looked at again");
                     for (key, ask) in taken {
-                        self.put_off(key, ask, None);
+                        self.try_again(key, ask, None);
                     }
                 }
             }
@@ -238,11 +247,20 @@ impl Keys {
         for route in freed.routes {
             self.shared.wakes.route(route, false);
         }
+        let ask = taken.get(&freed.key).cloned().unwrap_or_default();
         if freed.again {
-            let ask = taken.get(&freed.key).cloned().unwrap_or_default();
-            self.put_off(freed.key, ask, freed.token_in);
-        } else if let Some(token_in) = freed.token_in {
-            self.put_off_for(freed.key, Ask::default(), token_in);
+            self.try_again(freed.key, ask, freed.token.map(|(_, wait)| wait));
+        } else if let Some((at, wait)) = freed.token {
+            // Whoever spent the token that this was put off for waits for the next one.
+            let is_spent = freed.tasks == 0 && ask.token.is_some_and(|token| token != at);
+            if !is_spent {
+                let token = Some(at);
+                let ask = Ask {
+                    token,
+                    ..Ask::default()
+                };
+                self.put_off(freed.key, ask, wait);
+            }
         }
     }
 
@@ -281,16 +299,15 @@ impl Keys {
             .await
     }
 
-    /// The same again later, and no later than in the time given.
-    fn put_off(&self, key: KeyHash, mut ask: Ask, at_most: Option<Duration>) {
+    /// The same after a pause that doubles, but no later than in the time given.
+    fn try_again(&self, key: KeyHash, mut ask: Ask, at_most: Option<Duration>) {
         let pause = PAUSES.0 * 2_u32.saturating_pow(ask.tries.min(16));
         let pause = pause.min(PAUSES.1).mul_f64(0.5 + fastrand::f64());
-        let pause = at_most.map_or(pause, |most| pause.min(most));
         ask.tries = ask.tries.saturating_add(1);
-        self.put_off_for(key, ask, pause);
+        self.put_off(key, ask, at_most.map_or(pause, |most| pause.min(most)));
     }
 
-    fn put_off_for(&self, key: KeyHash, ask: Ask, pause: Duration) {
+    fn put_off(&self, key: KeyHash, ask: Ask, pause: Duration) {
         let until = Instant::now() + pause;
         if self.shared.line.lock().put_off(key, ask, until) {
             // For a loop that sleeps until a later one.
@@ -308,7 +325,7 @@ mod tests {
     fn row(id: i64) -> Ask {
         Ask {
             looks: BTreeSet::from([id]),
-            tries: 0,
+            ..Ask::default()
         }
     }
 
@@ -346,17 +363,32 @@ mod tests {
     }
 
     #[test]
-    fn the_last_time_that_a_key_is_put_off_to_counts() {
+    fn the_earlier_time_that_a_key_is_put_off_to_counts() {
         let (mut line, now) = (Line::default(), Instant::now());
-        assert!(line.put_off(KEY, row(1), now));
-        assert!(line.put_off(KEY, row(2), now + PAUSES.1));
+        assert!(line.put_off(KEY, row(1), now + PAUSES.1));
+        line.put_off(KEY, row(2), now + 2 * PAUSES.1);
+        assert!(!line.put_off(KEY + 1, row(3), now + 3 * PAUSES.1));
         assert!(line.put_off(KEY + 1, row(3), now + PAUSES.0));
-        assert!(!line.put_off(KEY, row(2), now + PAUSES.1));
         assert_eq!(line.call_due(now), Some(now + PAUSES.0));
         assert_eq!(line.call_due(now + PAUSES.0), Some(now + PAUSES.1));
         assert_eq!(line.now.len(), 1);
         assert_eq!(line.call_due(now + PAUSES.1), None);
         assert_eq!(take(&mut line).unwrap().looks.len(), 2);
+    }
+
+    #[test]
+    fn news_are_no_wait_for_a_token() {
+        let token = || Ask {
+            token: Some(DateTime::UNIX_EPOCH),
+            ..Ask::default()
+        };
+        let (mut line, now) = (Line::default(), Instant::now());
+        line.put_off(KEY, token(), now);
+        line.call_due(now);
+        assert!(take(&mut line).unwrap().token.is_some());
+        line.put_off(KEY, token(), now);
+        line.add(KEY, Ask::default());
+        assert!(take(&mut line).unwrap().token.is_none());
     }
 
     #[test]

@@ -34,11 +34,14 @@ pub struct Freed {
     pub again: bool,
     /// Routes that have a ready row more.
     pub routes: Vec<RouteId>,
-    /// How long until the token comes that its next task waits for.
-    pub token_in: Option<Duration>,
+    /// How many it let go.
+    pub tasks: i32,
+    /// When the token comes that its next task waits for, and how long that is.
+    pub token: Option<(DateTime<Utc>, Duration)>,
 }
 
-/// Lets go of these keys what may go now; the rows of `looks` are answered with that. It waits for nobody.
+/// Lets go of these keys what may go now; the rows of `looks` are answered with that. It waits for nobody but a statement
+/// that removes full buckets.
 pub async fn free(
     client: &impl GenericClient,
     keys: &[KeyHash],
@@ -53,9 +56,11 @@ pub async fn free(
             routes: row
                 .try_get::<_, Option<Vec<RouteId>>>("routes")?
                 .unwrap_or_default(),
-            token_in: row
-                .try_get::<_, Option<i64>>("token_in_ms")?
-                .map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
+            tasks: row.try_get("tasks")?,
+            token: row
+                .try_get::<_, Option<DateTime<Utc>>>("token_at")?
+                .zip(row.try_get::<_, Option<i64>>("token_in_ms")?)
+                .map(|(at, ms)| (at, Duration::from_millis(u64::try_from(ms).unwrap_or(0)))),
         })
     });
     freed.collect()
