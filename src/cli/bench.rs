@@ -10,8 +10,10 @@ mod drain;
 mod enqueue;
 mod fairness;
 mod figures;
+mod flow;
 mod full_pool;
 mod ground;
+mod half_load;
 mod idle;
 mod latency;
 mod payload;
@@ -34,7 +36,7 @@ pub struct Args {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum What {
-    /// From commit to handler: idle, with all slots taken, and before the first worker comes
+    /// From commit to handler: idle, at half load, with all slots taken, and before the first worker comes
     Latency(latency::Args),
     /// A backlog from the first claim to the last end
     Drain(drain::Args),

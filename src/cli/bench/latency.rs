@@ -1,5 +1,5 @@
-//! How long a committed task waits for its handler: at an idle replica, at one whose slots are all taken, and where
-//! the first worker comes after the task.
+//! How long a committed task waits for its handler: at an idle replica, at half of its load, at one whose slots are all
+//! taken, and where the first worker comes after the task.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::arrival::{self, Arrival};
 use super::figures::{Percentiles, Report};
 use super::full_pool::{self, FullPool};
 use super::ground::Ground;
+use super::half_load::{self, HalfLoad};
 use super::producer::Producer;
 use super::worker::STAMP;
 use crate::worker::ledger::now_us;
@@ -23,7 +24,7 @@ const EVERY: Duration = Duration::from_millis(20);
 /// Tasks that every process has run before the first wait is measured.
 const WARM_UP: u32 = 1000;
 
-/// From commit to handler: idle, with all slots taken, and before the first worker comes.
+/// From commit to handler: idle, at half load, with all slots taken, and before the first worker comes.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
     /// Tasks to time, one every 20 ms
@@ -35,6 +36,9 @@ pub(super) struct Args {
     /// Tasks that each worker runs at the same time
     #[arg(long, value_name = "S", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     slots: u32,
+    /// How long half of what the workers sustain is enqueued; 0 leaves that out
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    half_load: u32,
     /// How long all slots stay taken while tasks wait, and how long the idle replica is watched for comparison; 0
     /// leaves both out
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86_400))]
@@ -53,6 +57,7 @@ struct Settings {
     replicas: u16,
     workers: u16,
     slots: u32,
+    half_load_s: u32,
     full_pool_s: u32,
 }
 
@@ -60,6 +65,7 @@ struct Settings {
 struct Figures {
     /// From the moment before the enqueue call to the handler's first line.
     idle_ms: Percentiles,
+    half_load: Option<HalfLoad>,
     full_pool: Option<FullPool>,
     arrival: Option<Arrival>,
     duplicates: usize,
@@ -78,6 +84,12 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     ground.say("a task every 20 ms");
     let waits = run_idle(ground, &mut producer, args.tasks).await?;
     let idle_ms = Percentiles::of_us(waits)?;
+    let half_load = if args.half_load > 0 {
+        let seconds = args.half_load;
+        Some(half_load::measure(ground, &mut producer, QUEUE, seconds, &idle_ms).await?)
+    } else {
+        None
+    };
     let slots = u32::from(args.workers) * args.slots;
     let full_pool = if args.full_pool > 0 {
         let span = Duration::from_secs(u64::from(args.full_pool));
@@ -97,6 +109,7 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     let holds = evidence.duplicates + evidence.lost + damaged == 0 && attempts == 0;
     let figures = Figures {
         idle_ms,
+        half_load,
         full_pool,
         arrival,
         duplicates: evidence.duplicates,
@@ -109,6 +122,7 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
         replicas: args.common.replicas,
         workers: args.workers,
         slots: args.slots,
+        half_load_s: args.half_load,
         full_pool_s: args.full_pool,
     };
     Report::new("latency", &settings, &figures, holds)

@@ -1,25 +1,18 @@
 //! Whether it stays fast: a steady flow of tasks, its last third beside its first.
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use serde::Serialize;
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::Common;
 use super::cost::{Cpu, CpuSeconds, Memory, memory};
 use super::figures::{Percentiles, Report, rounded};
+use super::flow;
 use super::ground::{Ground, run};
-use super::producer::{Answer, Producer};
 use super::worker::STAMP;
 use crate::cli::stage::process::Role;
 use crate::store::bench::{self, LiveTable};
-use crate::worker::ledger::now_us;
 
 const QUEUE: &str = "soak";
-
-/// Between two commits of the producer.
-const EVERY: Duration = Duration::from_millis(20);
 
 /// Tasks that every process has run before the first wait is measured.
 const WARM_UP: u32 = 1000;
@@ -93,7 +86,7 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     };
     ground.say("a steady flow");
     let cpu = Cpu::read(&ground.stage);
-    flow(ground, &mut producer, args).await?;
+    flow::run(ground, &mut producer, QUEUE, args.rate, args.seconds).await?;
     ground.finished(&producer).await?;
     let cpu = Cpu::read(&ground.stage).since(cpu);
     let live_table = run(producer.pool(), |client| {
@@ -114,7 +107,7 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     let last = answers
         .get(answers.len() - third..)
         .context("nothing ran")?;
-    let (first_third_ms, last_third_ms) = (waits(first)?, waits(last)?);
+    let (first_third_ms, last_third_ms) = (flow::waits(first)?, flow::waits(last)?);
     let figures = Figures {
         tasks: producer.count(),
         growth: rounded(last_third_ms.p99() / first_third_ms.p99().max(0.01), 2),
@@ -140,31 +133,4 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     };
     let holds = evidence.duplicates + evidence.lost + damaged == 0;
     Report::new("soak", &settings, &figures, holds)
-}
-
-/// Commits at a steady rate. Every task counts from the tick at which it was to be sent, so that a database that keeps its
-/// producer waiting is not let off the tasks that were not sent meanwhile.
-async fn flow(ground: &mut Ground, producer: &mut Producer, args: &Args) -> anyhow::Result<()> {
-    let every_us = i64::try_from(EVERY.as_micros())?;
-    let commits = u64::from(args.seconds) * 1000 / u64::try_from(EVERY.as_millis())?;
-    let all = u64::from(args.seconds) * u64::from(args.rate);
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let mut scheduled = now_us();
-    for number in 1..=commits {
-        ticks.tick().await;
-        let due = usize::try_from(all * number / commits)?;
-        let batch = due.saturating_sub(producer.count());
-        if batch > 0 {
-            let told = vec![scheduled; batch];
-            producer.commit(QUEUE, STAMP, &told).await?;
-        }
-        scheduled += every_us;
-        ground.stage.check()?;
-    }
-    Ok(())
-}
-
-fn waits(answers: &[Answer]) -> anyhow::Result<Percentiles> {
-    Percentiles::of_us(answers.iter().map(|answer| answer.started_us - answer.told))
 }
