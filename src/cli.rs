@@ -1,6 +1,7 @@
 //! The command line: one module a command. stdout is data, stderr is talk.
 
 pub mod bench;
+pub mod completions;
 pub mod config;
 mod database;
 pub mod dead_letter;
@@ -9,6 +10,7 @@ pub mod doctor;
 pub mod enqueue;
 pub mod healthcheck;
 mod lines;
+pub mod man;
 pub mod migrate;
 pub mod namespace;
 mod output;
@@ -91,6 +93,10 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Ask a replica on this machine whether it is ready: exit code 0 or 1
     Healthcheck(healthcheck::Args),
+    /// Print completions for a shell
+    Completions(completions::Args),
+    /// Write manual pages, one a command
+    Man(man::Args),
     /// Print the version
     Version,
 }
@@ -173,6 +179,8 @@ async fn run(cli: Cli) -> u8 {
         Command::Config(args) => config::run(args),
         Command::Doctor(args) => doctor::run(args).await,
         Command::Healthcheck(args) => healthcheck::run(args).await,
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
         Command::Version => output::line(concat!("fencepost ", env!("CARGO_PKG_VERSION")))
             .map(|()| 0)
             .map_err(Into::into),
