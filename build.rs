@@ -15,7 +15,16 @@ fn compile_protocol() -> Result<(), Box<dyn Error>> {
         "fencepost/producer/v1/producer.proto",
     ];
     println!("cargo:rerun-if-changed=proto");
-    let descriptors = protox::compile(files, ["proto"])?;
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_source_info(true);
+    compiler.include_imports(true);
+    compiler.open_files(files)?;
+    let descriptors = compiler.file_descriptor_set();
+    let out = std::env::var("OUT_DIR")?;
+    std::fs::write(
+        Path::new(&out).join("descriptors.bin"),
+        compiler.encode_file_descriptor_set(),
+    )?;
     tonic_prost_build::configure()
         .bytes(".")
         // The call is named Connect, as the generated transport helper would be.

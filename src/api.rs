@@ -26,7 +26,7 @@ use crate::store::tasks::{self, Filter, Page, Parts, Task};
 
 pub use cancels::{CancelMatching, CancelReport, CancelView, instant};
 pub use duration::{milliseconds, span};
-pub use error::{CODES, Code, Error, Kind};
+pub use error::{CODES, Code, Error, Kind, status_of};
 pub use execute::{Direct, LONGEST_EXECUTE};
 pub use operators::{
     NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView, WhyView,

@@ -3,6 +3,9 @@
 
 pub mod json;
 
+/// The descriptors of both protocols, for reflection.
+pub const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("descriptors");
+
 /// Frames between a dispatcher and its workers.
 #[allow(
     missing_docs,

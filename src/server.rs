@@ -3,6 +3,7 @@
 //! The ports are open from the start and stay open; what needs the database says so until there is one. A term is
 //! one identity in the database: when others declare it dead, a new one begins in the same process.
 
+mod health;
 mod term;
 
 use std::future::Future;
@@ -17,6 +18,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::server::TcpIncoming;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::api::{self, Hints, Readiness, Waits};
 use crate::config::Config;
@@ -233,7 +236,16 @@ pub async fn serve(
         replica.settings.sessions,
         tracker.clone(),
     );
-    services.spawn(serve_grpc(entry.clone(), state.clone(), grpc, stop.clone()));
+    let reporter = health::reporter().await;
+    services.spawn(serve_grpc(
+        entry.clone(),
+        state.clone(),
+        reporter.clone(),
+        grpc,
+        stop.clone(),
+    ));
+    let ready = state.readiness.clone();
+    services.spawn(health::follow(reporter, ready, stop.clone()));
     services.spawn(serve_http(entry, state, http, stop.clone()));
 
     let ran = tokio::select! {
@@ -269,9 +281,11 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
 async fn serve_grpc(
     entry: Entry,
     state: api::State,
+    health: HealthReporter,
     listener: TcpListener,
     stop: CancellationToken,
 ) {
+    let health = HealthServer::new(HealthService::from_health_reporter(health));
     let silence_window = entry.settings.silence_window;
     // A task must not wait for the acknowledgement of the frame before it, which the worker's kernel delays by 40 ms.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -282,6 +296,8 @@ async fn serve_grpc(
         .http2_keepalive_timeout(Some(silence_window / 2))
         .add_service(GrpcDoor::new(entry).service())
         .add_service(api::grpc::server(state))
+        .add_service(health)
+        .add_optional_service(health::reflection())
         .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
         .await;
     if let Err(error) = served {

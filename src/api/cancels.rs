@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{Error, State};
 use crate::store::cancel::{self, BATCH, Counts, How, Matching, Only};
@@ -51,7 +52,7 @@ impl Default for CancelMatching {
 }
 
 /// What a call came to. Repeating the whole is safe: it finds what is left.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, ToSchema)]
 pub struct CancelReport {
     /// Nothing was cancelled, only counted.
     pub dry_run: bool,
@@ -66,6 +67,7 @@ pub struct CancelReport {
     /// What somebody's open transaction has locked: it is left as it is, and a repeat finds it.
     pub busy: u64,
     /// The `after` of the next call; null at the end.
+    #[schema(required)]
     pub next: Option<String>,
 }
 
@@ -80,10 +82,11 @@ impl CancelReport {
 }
 
 /// One task that was to be cancelled.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CancelView {
     /// The task; a string in JSON.
     #[serde(serialize_with = "as_text")]
+    #[schema(value_type = String)]
     pub task_id: i64,
     /// `cancelled`, `requested` (it runs), or the state in which it had ended already; in an answer about several,
     /// `not_found` too, and `busy` where somebody's open transaction has locked it, so that a repeat is due.

@@ -198,20 +198,7 @@ impl Error {
 
     /// The status over HTTP.
     pub fn http_status(&self) -> StatusCode {
-        match self.code.kind {
-            Kind::Invalid => StatusCode::BAD_REQUEST,
-            Kind::NotFound => StatusCode::NOT_FOUND,
-            Kind::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Kind::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Kind::Precondition | Kind::Conflict => StatusCode::CONFLICT,
-            Kind::Exhausted => StatusCode::TOO_MANY_REQUESTS,
-            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Kind::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            Kind::Failed | Kind::Rejected => StatusCode::UNPROCESSABLE_ENTITY,
-            // Not 502 to 504: clients and proxies repeat those unasked.
-            Kind::UnknownOutcome | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        }
+        status_of(self.code.kind)
     }
 
     /// The status over gRPC.
@@ -242,6 +229,25 @@ impl Error {
                 | Kind::UnknownOutcome
                 | Kind::Internal
         )
+    }
+}
+
+/// The status of a kind of failure over HTTP.
+#[must_use]
+pub fn status_of(kind: Kind) -> StatusCode {
+    match kind {
+        Kind::Invalid => StatusCode::BAD_REQUEST,
+        Kind::NotFound => StatusCode::NOT_FOUND,
+        Kind::Method => StatusCode::METHOD_NOT_ALLOWED,
+        Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Kind::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Kind::Precondition | Kind::Conflict => StatusCode::CONFLICT,
+        Kind::Exhausted => StatusCode::TOO_MANY_REQUESTS,
+        Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Kind::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        Kind::Failed | Kind::Rejected => StatusCode::UNPROCESSABLE_ENTITY,
+        // Not 502 to 504: clients and proxies repeat those unasked.
+        Kind::UnknownOutcome | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

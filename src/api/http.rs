@@ -5,6 +5,8 @@ mod dead_letters;
 mod execute;
 mod keys;
 mod levers;
+mod manners;
+mod openapi;
 mod operators;
 mod tasks;
 mod workflows;
@@ -20,9 +22,17 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use futures_util::StreamExt as _;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{Error, LONGEST_EXECUTE, LONGEST_WAIT, State};
 pub use workflows::read_workflow;
+
+/// Whether a replica is fit for traffic.
+#[derive(Serialize, ToSchema)]
+struct ReadyView {
+    ready: bool,
+    reasons: Vec<String>,
+}
 
 /// Every route of producers and operators, and `/healthz` and `/readyz`.
 pub fn router(state: State) -> Router {
@@ -71,15 +81,17 @@ pub fn router(state: State) -> Router {
             state.limits.request + LONGEST_EXECUTE,
             within,
         ));
-    Router::new()
+    let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .route("/openapi.json", get(openapi::serve))
         .merge(calls)
         .merge(waits)
         .merge(direct)
         .fallback(unknown_path)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(state)
+        .with_state(state);
+    manners::around(router)
 }
 
 fn dead_letter_routes() -> Router<State> {
@@ -112,11 +124,6 @@ async fn within(Extract(limit): Extract<Duration>, request: Request, next: Next)
 }
 
 async fn readyz(Extract(state): Extract<State>) -> Response {
-    #[derive(Serialize)]
-    struct Ready {
-        ready: bool,
-        reasons: Vec<String>,
-    }
     let now = state.readiness.borrow().clone();
     let status = if now.ready {
         StatusCode::OK
@@ -125,7 +132,7 @@ async fn readyz(Extract(state): Extract<State>) -> Response {
     };
     json(
         status,
-        &Ready {
+        &ReadyView {
             ready: now.ready,
             reasons: now.reasons,
         },

@@ -1,6 +1,7 @@
 //! Pausing and resuming: what operators keep from starting.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::cancels::{CancelMatching, CancelReport};
 use super::operators::time;
@@ -10,11 +11,15 @@ use crate::store::cancel::Matching;
 use crate::store::pauses::{self, NewPause};
 
 /// Which tasks are meant: what is null is any.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AddressView {
+    #[schema(required)]
     namespace: Option<String>,
+    #[schema(required)]
     task_queue: Option<String>,
+    #[schema(required)]
     task_type: Option<String>,
+    #[schema(required)]
     node: Option<String>,
 }
 
@@ -30,7 +35,7 @@ impl From<Address> for AddressView {
 }
 
 /// What an operator has paused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PauseView {
     #[serde(flatten)]
     address: AddressView,
@@ -61,7 +66,7 @@ impl From<Pause> for PauseView {
 }
 
 /// What came of a pause.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PausedView {
     /// As it stands.
     #[serde(flatten)]
@@ -74,7 +79,7 @@ pub struct PausedView {
 }
 
 /// What came of a resumption.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ResumedView {
     #[serde(flatten)]
     address: AddressView,

@@ -4,16 +4,18 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::store::tasks::{Listed, Task};
 
 /// One task. Payload and result stand inline when they are JSON, else in base64.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct TaskView {
     task_id: String,
     namespace: String,
     task_queue: String,
     task_type: String,
+    #[schema(required)]
     node: Option<String>,
     state: String,
     ended: bool,
@@ -35,15 +37,18 @@ pub struct TaskView {
     #[serde(skip_serializing_if = "Option::is_none")]
     dispatch_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     labels: Option<Box<RawValue>>,
     content_type: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result_content_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result_base64: Option<String>,
@@ -107,12 +112,13 @@ pub(super) fn body(
 }
 
 /// One line of a list.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct ListedView {
     task_id: String,
     namespace: String,
     task_queue: String,
     task_type: String,
+    #[schema(required)]
     node: Option<String>,
     state: String,
     attempt: i32,

@@ -2,7 +2,7 @@
 
 use tokio_postgres::Row;
 
-use super::{Client, Error};
+use super::{Client, Error, storable};
 
 /// Tasks that one page of a list looks at, at most: some 50 ms of work however rare its filters are.
 const LOOKED_AT: i64 = 10_000;
@@ -200,16 +200,17 @@ pub async fn list_tasks(
     let statement = client
         .prepare_cached(include_str!("../../sql/list_tasks.sql"))
         .await?;
+    let text = |given: &Option<String>| given.as_deref().map(storable);
     let before = before.unwrap_or(i64::MAX);
     let limit = i64::from(limit);
     let rows = client
         .query(
             &statement,
             &[
-                &filter.namespace,
-                &filter.task_queue,
-                &filter.task_type,
-                &filter.state,
+                &text(&filter.namespace),
+                &text(&filter.task_queue),
+                &text(&filter.task_type),
+                &text(&filter.state),
                 &before,
                 &LOOKED_AT,
                 &limit,

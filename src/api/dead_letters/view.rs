@@ -2,13 +2,14 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::api::view::body;
 use crate::store::dead_letters::{Answer, Failed, Letter, Listed, Redriven};
 use crate::store::redrives::Redrive;
 
 /// One line of a list. A letter goes by the id of the task that died.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LetterLineView {
     /// The task that died.
     pub task_id: String,
@@ -19,6 +20,7 @@ pub struct LetterLineView {
     /// What the worker must know how to do.
     pub task_type: String,
     /// The only node that may run it.
+    #[schema(required)]
     pub node: Option<String>,
     /// `failed`, `lost`, `unservable`, `schedule_to_start` or `unserved`.
     pub cause: String,
@@ -31,6 +33,7 @@ pub struct LetterLineView {
     /// Its owner has taken the matter up; redriving it needs force.
     pub judged: bool,
     /// The task that was made of it.
+    #[schema(required)]
     pub redriven_as: Option<String>,
     /// RFC 3339.
     pub enqueued_at: String,
@@ -59,16 +62,20 @@ impl From<Listed> for LetterLineView {
 }
 
 /// A failed or lost delivery.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 struct FailedView {
     attempt: i32,
     fence: i32,
     #[serde(rename = "move")]
     how: String,
+    #[schema(required)]
     worker: Option<String>,
+    #[schema(required)]
     node: Option<String>,
     error_class: String,
+    #[schema(required)]
     error_message: Option<String>,
+    #[schema(required)]
     claimed_at: Option<String>,
     failed_at: String,
 }
@@ -90,7 +97,7 @@ impl From<Failed> for FailedView {
 }
 
 /// One of the tasks that a task was redriven as.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 struct RedrivenView {
     task_id: String,
     state: String,
@@ -109,22 +116,25 @@ impl From<Redriven> for RedrivenView {
 }
 
 /// What its owner knows of a letter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 struct OwnerView {
     /// Its webhook is yet to take the letter.
     pending: bool,
     /// When it took it.
+    #[schema(required)]
     told_at: Option<String>,
     /// Why telling it was given up.
+    #[schema(required)]
     error: Option<String>,
 }
 
 /// One dead letter with its history. Its payload stands inline when it is JSON, else in base64.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct LetterView {
     #[serde(flatten)]
     line: LetterLineView,
     origin: String,
+    #[schema(required)]
     error_message: Option<String>,
     priority: i16,
     epoch: i32,
@@ -139,10 +149,12 @@ pub struct LetterView {
     #[serde(skip_serializing_if = "Option::is_none")]
     concurrency_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     labels: Option<Box<RawValue>>,
     content_type: String,
     payload_bytes: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
@@ -186,13 +198,15 @@ impl From<Letter> for LetterView {
 }
 
 /// What a redrive of one letter came to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AnswerView {
     /// The letter.
     pub task_id: String,
     /// The new task.
+    #[schema(required)]
     pub redriven_as: Option<String>,
     /// Why there is none: `not_found`, `already_redriven`, `judged`, `workflow_is_over` or `queue_not_declared`.
+    #[schema(required)]
     pub refused: Option<String>,
 }
 
@@ -207,7 +221,7 @@ impl From<Answer> for AnswerView {
 }
 
 /// A redrive by filter.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct RedriveView {
     /// Its number.
     pub redrive_id: String,
@@ -216,6 +230,7 @@ pub struct RedriveView {
     /// Why it is stopped or halted.
     pub detail: String,
     /// What it takes.
+    #[schema(value_type = Option<serde_json::Value>, required)]
     pub filter: Option<Box<RawValue>>,
     /// Letters that it takes, fixed at its start.
     pub total: i64,
@@ -226,8 +241,10 @@ pub struct RedriveView {
     /// Letters whose turn is to come.
     pub remaining: i64,
     /// Letters a second; null is as fast as it goes.
+    #[schema(required)]
     pub rate: Option<f64>,
     /// So many go first.
+    #[schema(required)]
     pub canary: Option<i32>,
     /// Halts when more than this share of them die again.
     pub canary_share: f64,
@@ -246,6 +263,7 @@ pub struct RedriveView {
     /// RFC 3339.
     pub updated_at: String,
     /// RFC 3339.
+    #[schema(required)]
     pub ended_at: Option<String>,
 }
 

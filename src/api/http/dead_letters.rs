@@ -7,6 +7,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::body::Members;
 use super::operators::one_object;
@@ -18,17 +19,43 @@ use crate::domain::id::TaskId;
 use crate::store::dead_letters::{Choice, Position};
 use crate::store::redrives::Plan;
 
+/// A page of dead letters.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LettersPage {
+    dead_letters: Vec<LetterLineView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// What became of each letter that was named.
+#[derive(Serialize, ToSchema)]
+pub(super) struct RedriveAnswers {
+    dead_letters: Vec<AnswerView>,
+}
+
+/// What a discard has come to; `more`: repeat the call.
+#[derive(Serialize, ToSchema)]
+pub(super) struct DiscardedView {
+    discarded: i64,
+    more: bool,
+}
+
+/// A page of redrives.
+#[derive(Serialize, ToSchema)]
+pub(super) struct RedrivesPage {
+    redrives: Vec<RedriveView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
+}
+
 /// Lines of a list unless told.
 const PAGE: u32 = 100;
 
 /// `GET /v1/dead-letters`: filters as parameters, `before`, `limit`; the last to die first. `next` is the `before` of
 /// the next page, and null at the end. A page can be short, or empty, and not be the last.
 pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct PageView {
-        dead_letters: Vec<LetterLineView>,
-        next: Option<String>,
-    }
     let mut filter = Map::new();
     let (mut before, mut limit) = (None, PAGE);
     for (name, value) in parameters(&uri)? {
@@ -43,7 +70,7 @@ pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Res
     }
     let filter = Value::from(filter).to_string().into_bytes();
     let page = state.dead_letters(filter, before, limit).await?;
-    let view = PageView {
+    let view = LettersPage {
         dead_letters: page.letters.into_iter().map(Into::into).collect(),
         next: page
             .before
@@ -147,10 +174,6 @@ pub(super) async fn redrive(
     Extract(state): Extract<State>,
     request: Request,
 ) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct Answers {
-        dead_letters: Vec<AnswerView>,
-    }
     let mut members = one_object(&read_body(&state, request).await?)?;
     let target = target(&mut members)?;
     let by_ids = matches!(target, Target::Ids(_));
@@ -196,7 +219,7 @@ pub(super) async fn redrive(
     }
     if by_ids {
         let answers = state.redrive(ids, plan.forced, plan.clear_pin).await?;
-        let view = Answers {
+        let view = RedriveAnswers {
             dead_letters: answers.into_iter().map(Into::into).collect(),
         };
         return Ok(json(StatusCode::OK, &view));
@@ -207,8 +230,9 @@ pub(super) async fn redrive(
     })
 }
 
-#[derive(Serialize)]
-struct Counted {
+/// What a dry run has counted.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Counted {
     letters: i64,
 }
 
@@ -217,11 +241,6 @@ pub(super) async fn discard(
     Extract(state): Extract<State>,
     request: Request,
 ) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct Discarded {
-        discarded: i64,
-        more: bool,
-    }
     let mut members = one_object(&read_body(&state, request).await?)?;
     let target = target(&mut members)?;
     let mut dry_run = false;
@@ -245,7 +264,7 @@ pub(super) async fn discard(
         }
         Target::Matching(choice) => state.discard_matching(choice).await?,
     };
-    let view = Discarded {
+    let view = DiscardedView {
         discarded: done.letters,
         more: done.more,
     };
@@ -254,11 +273,6 @@ pub(super) async fn discard(
 
 /// `GET /v1/redrives?before=&limit=`: the newest first.
 pub(super) async fn redrives(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct List {
-        redrives: Vec<RedriveView>,
-        next: Option<String>,
-    }
     let (mut before, mut limit) = (None, PAGE);
     for (name, value) in parameters(&uri)? {
         match name.as_str() {
@@ -270,7 +284,7 @@ pub(super) async fn redrives(Extract(state): Extract<State>, uri: Uri) -> Result
     let found = state.redrives(before, limit).await?;
     let full = u32::try_from(found.len()).is_ok_and(|found| found == limit);
     let next = found.last().filter(|_| full);
-    let view = List {
+    let view = RedrivesPage {
         next: next.map(|last| last.id.to_string()),
         redrives: found.into_iter().map(Into::into).collect(),
     };

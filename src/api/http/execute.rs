@@ -8,33 +8,45 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::body::{self, Members};
 use super::tasks::{base64, typed};
 use super::{json, read_body};
 use crate::api::{Direct, Error, State, duration, view};
 
+/// The direct requests of one replica.
+#[derive(Serialize, ToSchema)]
+pub(super) struct RequestsList {
+    requests: Vec<EntryView>,
+}
+
 /// A result; it stands inline when it is JSON, else in base64, and is null when there is none.
-#[derive(Serialize)]
-struct ReplyView {
+#[derive(Serialize, ToSchema)]
+pub(super) struct ReplyView {
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
+    #[schema(required)]
     content_type: Option<String>,
     worker: String,
+    #[schema(required)]
     node: Option<String>,
     deliveries: u32,
 }
 
 /// A request that waits or runs, and for how long.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct EntryView {
     state: &'static str,
     namespace: String,
     task_queue: String,
     task_type: String,
+    #[schema(required)]
     node: Option<String>,
+    #[schema(required)]
     worker: Option<String>,
     deliveries: u32,
     age_ms: u64,
@@ -67,10 +79,6 @@ pub(super) async fn execute(
 
 /// `GET /v1/execute`: what waits and what runs on this replica, in order of arrival.
 pub(super) async fn list(Extract(state): Extract<State>) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct ListView {
-        requests: Vec<EntryView>,
-    }
     let entries = state.direct_requests()?.into_iter();
     let requests = entries.map(|entry| EntryView {
         state: if entry.worker.is_some() {
@@ -87,7 +95,7 @@ pub(super) async fn list(Extract(state): Extract<State>) -> Result<Response, Err
         age_ms: milliseconds(entry.age),
         left_ms: milliseconds(entry.left),
     });
-    let view = ListView {
+    let view = RequestsList {
         requests: requests.collect(),
     };
     Ok(json(StatusCode::OK, &view))

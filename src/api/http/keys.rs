@@ -4,18 +4,21 @@ use axum::extract::{Request, State as Extract};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::operators::one_object;
 use super::tasks::{parameters, typed};
 use super::{json, read_body};
 use crate::api::{Error, State, StoppedKeyView};
 
+/// Keys that dead letters stop.
+#[derive(Serialize, ToSchema)]
+pub(super) struct StoppedKeysList {
+    stopped_keys: Vec<StoppedKeyView>,
+}
+
 /// `GET /v1/queues/stopped-keys?namespace=`
 pub(super) async fn stopped(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct List {
-        stopped_keys: Vec<StoppedKeyView>,
-    }
     let mut namespace = None;
     for (name, value) in parameters(&uri)? {
         match name.as_str() {
@@ -24,7 +27,7 @@ pub(super) async fn stopped(Extract(state): Extract<State>, uri: Uri) -> Result<
         }
     }
     let stopped_keys = state.stopped_keys(namespace).await?;
-    Ok(json(StatusCode::OK, &List { stopped_keys }))
+    Ok(json(StatusCode::OK, &StoppedKeysList { stopped_keys }))
 }
 
 /// `POST /v1/queues/resume-key`, with `concurrency_key` and perhaps `namespace`.

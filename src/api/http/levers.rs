@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::operators::one_object;
 use super::tasks::typed;
@@ -15,6 +16,18 @@ use crate::api::{CancelMatching, CancelView, Error, LONGEST_PAGE, PauseView, Sta
 use crate::domain::pause::Address;
 use crate::store::cancel::Matching;
 use crate::store::pauses::NewPause;
+
+/// All that is paused.
+#[derive(Serialize, ToSchema)]
+pub(super) struct PausesList {
+    pauses: Vec<PauseView>,
+}
+
+/// What became of each task that was named.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CancelledList {
+    tasks: Vec<CancelView>,
+}
 
 /// One part of an address. False: the field is none.
 fn read_address(address: &mut Address, name: &str, value: &Bytes) -> Result<bool, Error> {
@@ -78,12 +91,8 @@ pub(super) async fn resume(
 
 /// `GET /v1/pauses`
 pub(super) async fn pauses(Extract(state): Extract<State>) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct List {
-        pauses: Vec<PauseView>,
-    }
     let pauses = state.pauses().await?;
-    Ok(json(StatusCode::OK, &List { pauses }))
+    Ok(json(StatusCode::OK, &PausesList { pauses }))
 }
 
 /// What `POST /v1/tasks/cancel` is asked.
@@ -191,10 +200,6 @@ pub(super) async fn cancel(
     Extract(state): Extract<State>,
     request: Request,
 ) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct List {
-        tasks: Vec<CancelView>,
-    }
     let mut asked = Asked::default();
     for (name, value) in one_object(&read_body(&state, request).await?)? {
         asked.read(&name, &value)?;
@@ -204,7 +209,7 @@ pub(super) async fn cancel(
     if let Some(key) = asked.key {
         let namespace = asked.matching.matching.namespace;
         let view = state.cancel_key(namespace, key, reason).await?;
-        return Ok(json(StatusCode::OK, &List { tasks: vec![view] }));
+        return Ok(json(StatusCode::OK, &CancelledList { tasks: vec![view] }));
     }
     let Some(ids) = asked.ids else {
         let report = state.cancel_matching(asked.matching).await?;
@@ -215,5 +220,5 @@ pub(super) async fn cancel(
         return Err(Error::invalid_value("task_ids", message));
     }
     let tasks = state.cancel_each(ids, &reason).await?;
-    Ok(json(StatusCode::OK, &List { tasks }))
+    Ok(json(StatusCode::OK, &CancelledList { tasks }))
 }

@@ -5,6 +5,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::body::{self, Members};
 use super::tasks::{integer, number, parameters, typed, unless_null};
@@ -12,6 +13,48 @@ use super::{json, read_body, read_bytes};
 use crate::api::{Error, NamespaceView, QueueView, State, UnservedView, WorkerView};
 use crate::domain::scope::Order;
 use crate::store::queues::{Declaration, NO_QUOTA, NamespaceSettings};
+
+/// A page of queues.
+#[derive(Serialize, ToSchema)]
+pub(super) struct QueuesList {
+    queues: Vec<QueueView>,
+}
+
+/// Routes that nobody serves.
+#[derive(Serialize, ToSchema)]
+pub(super) struct UnservedList {
+    unserved: Vec<UnservedView>,
+}
+
+/// The queue that is declared now.
+#[derive(Serialize, ToSchema)]
+pub(super) struct DeclaredView {
+    namespace: String,
+    task_queue: String,
+    task_type: String,
+    #[schema(required)]
+    node: Option<String>,
+    declared: bool,
+}
+
+/// A page of namespaces.
+#[derive(Serialize, ToSchema)]
+pub(super) struct NamespacesList {
+    namespaces: Vec<NamespaceView>,
+}
+
+/// A page of workers.
+#[derive(Serialize, ToSchema)]
+pub(super) struct WorkersList {
+    workers: Vec<WorkerView>,
+}
+
+/// The order that holds now.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OrderedView {
+    identity: String,
+    action: String,
+}
 
 /// `GET /v1/tasks/{id}/why`: the verdict, and what each gate says.
 pub(super) async fn why(
@@ -26,10 +69,6 @@ pub(super) async fn why(
 
 /// `GET /v1/queues?namespace=&task_queue=`
 pub(super) async fn queues(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct List {
-        queues: Vec<QueueView>,
-    }
     let (mut namespace, mut task_queue) = (None, None);
     for (name, value) in parameters(&uri)? {
         match name.as_str() {
@@ -39,17 +78,13 @@ pub(super) async fn queues(Extract(state): Extract<State>, uri: Uri) -> Result<R
         }
     }
     let queues = state.queues(namespace, task_queue).await?;
-    Ok(json(StatusCode::OK, &List { queues }))
+    Ok(json(StatusCode::OK, &QueuesList { queues }))
 }
 
 /// `GET /v1/queues/unserved`: what nobody serves, over all replicas.
 pub(super) async fn unserved(Extract(state): Extract<State>) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct List {
-        unserved: Vec<UnservedView>,
-    }
     let unserved = state.unserved().await?;
-    Ok(json(StatusCode::OK, &List { unserved }))
+    Ok(json(StatusCode::OK, &UnservedList { unserved }))
 }
 
 /// `POST /v1/queues`: declares one; the answer repeats it.
@@ -57,14 +92,6 @@ pub(super) async fn declare(
     Extract(state): Extract<State>,
     request: Request,
 ) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct Declared {
-        namespace: String,
-        task_queue: String,
-        task_type: String,
-        node: Option<String>,
-        declared: bool,
-    }
     let mut route = Declaration::default();
     for (name, value) in one_object(&read_body(&state, request).await?)? {
         let text = || typed::<String>(&name, &value, "a string");
@@ -85,7 +112,7 @@ pub(super) async fn declare(
         }
     }
     state.declare_queue(route.clone()).await?;
-    let view = Declared {
+    let view = DeclaredView {
         namespace: route.namespace.unwrap_or_else(|| "default".to_owned()),
         task_queue: route.task_queue,
         task_type: route.task_type,
@@ -97,12 +124,8 @@ pub(super) async fn declare(
 
 /// `GET /v1/namespaces`
 pub(super) async fn namespaces(Extract(state): Extract<State>) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct List {
-        namespaces: Vec<NamespaceView>,
-    }
     let namespaces = state.namespaces().await?;
-    Ok(json(StatusCode::OK, &List { namespaces }))
+    Ok(json(StatusCode::OK, &NamespacesList { namespaces }))
 }
 
 /// `PUT /v1/namespaces/{name}`: sets what is given.
@@ -142,12 +165,8 @@ pub(super) async fn set_namespace(
 
 /// `GET /v1/workers`: those of all live replicas.
 pub(super) async fn workers(Extract(state): Extract<State>) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct List {
-        workers: Vec<WorkerView>,
-    }
     let workers = state.workers().await?;
-    Ok(json(StatusCode::OK, &List { workers }))
+    Ok(json(StatusCode::OK, &WorkersList { workers }))
 }
 
 /// `POST /v1/workers/{identity}/drain|cordon|uncordon`, with `{"reason": "…", "by": "…"}` or without a body.
@@ -156,11 +175,6 @@ pub(super) async fn order_worker(
     Path((identity, action)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct Ordered {
-        identity: String,
-        action: String,
-    }
     let order = match action.as_str() {
         "drain" => Some(Order::Drain),
         "cordon" => Some(Order::Cordon),
@@ -174,17 +188,17 @@ pub(super) async fn order_worker(
     let (mut reason, mut by) = (String::new(), String::new());
     if !body.trim_ascii().is_empty() {
         for (name, value) in one_object(&body)? {
-            let text = typed::<String>(&name, &value, "a string")?.unwrap_or_default();
+            let text = || typed::<String>(&name, &value, "a string").map(Option::unwrap_or_default);
             match name.as_str() {
-                "reason" => reason = text,
-                "by" => by = text,
+                "reason" => reason = text()?,
+                "by" => by = text()?,
                 _ => return Err(Error::unknown_field(&name)),
             }
         }
     }
     let identities = vec![identity.clone()];
     state.order_workers(identities, order, by, reason).await?;
-    Ok(json(StatusCode::OK, &Ordered { identity, action }))
+    Ok(json(StatusCode::OK, &OrderedView { identity, action }))
 }
 
 /// A number of tasks, or `"none"`, which lifts what was set.

@@ -10,6 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use utoipa::ToSchema;
 
 use super::body::{self, Members};
 use super::{json, read_body, read_bytes};
@@ -23,10 +24,21 @@ const WAIT: Duration = Duration::from_secs(30);
 /// Lines of a list unless told.
 pub(super) const PAGE: u32 = 100;
 
-#[derive(Serialize)]
-struct EnqueuedView {
+/// A page of tasks.
+#[derive(Serialize, ToSchema)]
+pub(super) struct TasksPage {
+    tasks: Vec<ListedView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// What an enqueue has come to.
+#[derive(Serialize, ToSchema)]
+pub(super) struct EnqueuedView {
     task_id: String,
     created: bool,
+    /// `created`, `existing` or `replaced`.
     answer: &'static str,
 }
 
@@ -108,11 +120,6 @@ pub(super) async fn wait(
 /// `GET /v1/tasks?namespace=&task_queue=&task_type=&state=&before=&limit=`: newest first; `next` is the `before` of
 /// the next page, and null at the end. A page can be short, or empty, and not be the last.
 pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct PageView {
-        tasks: Vec<ListedView>,
-        next: Option<String>,
-    }
     let mut filter = Filter::default();
     let (mut before, mut limit) = (None, PAGE);
     for (name, value) in parameters(&uri)? {
@@ -127,7 +134,7 @@ pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Res
         }
     }
     let page = state.list(filter, before, limit).await?;
-    let view = PageView {
+    let view = TasksPage {
         tasks: page.tasks.into_iter().map(ListedView::from).collect(),
         next: page.before.map(|id| id.to_string()),
     };

@@ -5,6 +5,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::body::{self, Objects};
 use super::operators::one_object;
@@ -15,6 +16,27 @@ use crate::api::{
 };
 use crate::store::enqueue::NewTask;
 use crate::store::workflows::{Filter, NewWorkflow, Order};
+
+/// A page of runs.
+#[derive(Serialize, ToSchema)]
+pub(super) struct WorkflowsPage {
+    workflows: Vec<ListedRunView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// A page of members.
+#[derive(Serialize, ToSchema)]
+pub(super) struct MembersPage {
+    members: Vec<MemberView>,
+}
+
+/// A page of events.
+#[derive(Serialize, ToSchema)]
+pub(super) struct EventsPage {
+    events: Vec<EventView>,
+}
 
 /// `POST /v1/workflows`: 201 when it was created, 200 when its key named one that existed.
 pub(super) async fn start(
@@ -96,11 +118,11 @@ pub(super) async fn order(
     let (mut reason, mut by, mut again) = (String::new(), String::new(), None);
     if !body.trim_ascii().is_empty() {
         for (name, value) in one_object(&body)? {
-            let text = typed::<String>(&name, &value, "a string")?;
+            let text = || typed::<String>(&name, &value, "a string");
             match name.as_str() {
-                "reason" => reason = text.unwrap_or_default(),
-                "by" => by = text.unwrap_or_default(),
-                "members" if action == "re-run" => again = text,
+                "reason" => reason = text()?.unwrap_or_default(),
+                "by" => by = text()?.unwrap_or_default(),
+                "members" if action == "re-run" => again = text()?,
                 _ => return Err(Error::unknown_field(&name)),
             }
         }
@@ -139,11 +161,6 @@ pub(super) async fn read(
 
 /// `GET /v1/workflows?namespace=&state=&name=&before=&limit=`: every run, newest first, paged as tasks are.
 pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct Page {
-        workflows: Vec<ListedRunView>,
-        next: Option<String>,
-    }
     let mut filter = Filter::default();
     let (mut before, mut limit) = (None, PAGE);
     for (name, value) in parameters(&uri)? {
@@ -157,7 +174,7 @@ pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Res
         }
     }
     let (runs, next) = state.workflows(filter, before, limit).await?;
-    let page = Page {
+    let page = WorkflowsPage {
         workflows: runs.into_iter().map(ListedRunView::from).collect(),
         next: next.map(|run| run.to_string()),
     };
@@ -184,16 +201,12 @@ pub(super) async fn list_members(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct Page {
-        members: Vec<MemberView>,
-    }
     let (run, after, limit) = page::<i32>(&uri)?;
     let members = state
         .members(workflow_id(&id)?, run, after.unwrap_or(0), limit)
         .await?;
     let members = members.into_iter().map(MemberView::from).collect();
-    Ok(json(StatusCode::OK, &Page { members }))
+    Ok(json(StatusCode::OK, &MembersPage { members }))
 }
 
 /// `GET /v1/workflows/{id}/events?run=&after=&limit=`: oldest first.
@@ -202,16 +215,12 @@ pub(super) async fn events(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Response, Error> {
-    #[derive(Serialize)]
-    struct Page {
-        events: Vec<EventView>,
-    }
     let (run, after, limit) = page::<i64>(&uri)?;
     let events = state
         .workflow_events(workflow_id(&id)?, run, after.unwrap_or(0), limit)
         .await?;
     let events = events.into_iter().map(EventView::from).collect();
-    Ok(json(StatusCode::OK, &Page { events }))
+    Ok(json(StatusCode::OK, &EventsPage { events }))
 }
 
 fn workflow_id(text: &str) -> Result<i64, Error> {

@@ -7,6 +7,7 @@ mod rate;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 pub use keys::{ResumedKeyView, StoppedKeyView};
 use queues::Count;
@@ -21,7 +22,7 @@ use crate::store::unserved::Waiting;
 use crate::store::workers::Worker;
 
 /// Why a task is not running.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct WhyView {
     task_id: String,
     #[serde(flatten)]
@@ -38,17 +39,19 @@ pub struct WhyView {
     pub unserved_since: Option<String>,
     /// When a worker was last on the node that it is pinned to; left out for a task without a pin.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub node_seen: Option<NodeSeen>,
     /// Every gate in order.
     pub gates: Vec<GateView>,
 }
 
 /// What one gate says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct GateView {
     /// Its name.
     pub gate: &'static str,
     /// null where an earlier gate leaves nothing to look at.
+    #[schema(required)]
     pub passed: Option<bool>,
     /// What it says against the task.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +59,7 @@ pub struct GateView {
 }
 
 /// Where tasks go.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RouteView {
     /// Tenant.
     pub namespace: String,
@@ -65,6 +68,7 @@ pub struct RouteView {
     /// What the worker must know how to do.
     pub task_type: String,
     /// The only node that may run it.
+    #[schema(required)]
     pub node: Option<String>,
 }
 
@@ -144,7 +148,7 @@ pub(in crate::api) fn time(at: DateTime<Utc>) -> String {
 }
 
 /// A route that nobody serves.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct UnservedView {
     /// The route.
     #[serde(flatten)]
@@ -154,9 +158,11 @@ pub struct UnservedView {
     /// The same in a sentence.
     pub detail: String,
     /// Since when, where that has been judged: after a replica's death time and a worker's reconnect grace.
+    #[schema(required)]
     pub since: Option<String>,
-    /// As [`WhyView::node_seen`].
+    /// When a worker was last on the node that it is pinned to; left out for a route without a pin.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub node_seen: Option<NodeSeen>,
     /// Due tasks.
     pub waiting: Count,
@@ -179,11 +185,12 @@ impl UnservedView {
 }
 
 /// A namespace.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct NamespaceView {
     /// Its name.
     pub namespace: String,
     /// Where its tasks run.
+    #[schema(value_type = Option<serde_json::Value>, required)]
     pub placement: Option<Box<RawValue>>,
     /// Whether it takes tasks for declared queues only.
     pub require_declared_queues: bool,
@@ -192,11 +199,13 @@ pub struct NamespaceView {
     /// Its share of the fleet, relative to others.
     pub weight: i32,
     /// Tasks that may be claimed at the same time over all replicas.
+    #[schema(required)]
     pub max_in_flight: Option<i32>,
     /// Tasks that may start in a time.
     #[serde(flatten)]
     pub rate: RateView,
     /// Where its dead letters are posted to.
+    #[schema(required)]
     pub dead_letter_webhook: Option<String>,
     /// Whether its dead letters are notified of.
     pub dead_letter_notify: bool,
@@ -219,7 +228,7 @@ impl From<Namespace> for NamespaceView {
 }
 
 /// A worker, or an order for one that is away.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct WorkerView {
     /// A name for people.
     pub identity: String,
@@ -227,41 +236,54 @@ pub struct WorkerView {
     pub state: String,
     /// The worker, unless it is away.
     #[serde(flatten)]
+    #[schema(value_type = PresentView)]
     pub present: Option<PresentView>,
     /// What was ordered for it.
+    #[schema(required)]
     pub order: Option<OrderView>,
 }
 
-/// A worker that is connected.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A worker that is connected; all of it is left out for one that is away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PresentView {
     /// Made by the dispatcher, new for every registration.
+    #[schema(required = false)]
     pub worker_id: String,
     /// Tasks at the same time.
+    #[schema(required = false)]
     pub slots: i32,
     /// Tasks in flight.
+    #[schema(required = false)]
     pub busy: i32,
     /// Of these, tasks that ended as cancelled because it did not stop them within their grace; each keeps its slot
     /// until the worker answers for it or its stream ends.
+    #[schema(required = false)]
     pub stuck: i32,
     /// Where it runs.
+    #[schema(required = false)]
     pub node: Option<String>,
     /// Its pool.
+    #[schema(required = false)]
     pub task_queue: String,
     /// The door that it came in by.
+    #[schema(required = false)]
     pub transport: String,
     /// What it was built from.
+    #[schema(required = false)]
     pub build_id: String,
     /// The identity of its replica.
+    #[schema(required = false)]
     pub dispatcher: String,
     /// The name of its replica.
+    #[schema(required = false)]
     pub replica: String,
     /// Since when it is connected.
+    #[schema(required = false)]
     pub since: String,
 }
 
 /// What an operator ordered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct OrderView {
     /// `drain` or `cordon`.
     pub action: String,

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::store::workflows::{Event, Listed, Member, Started, Workflow};
 
@@ -10,7 +11,7 @@ fn raw(json: Option<String>) -> Option<Box<RawValue>> {
 }
 
 /// A workflow that exists now.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct StartedView {
     workflow_id: String,
     run_id: String,
@@ -32,7 +33,7 @@ impl From<Started> for StartedView {
 }
 
 /// Members that were added.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct AddedView {
     /// The run that they belong to.
     pub run_id: String,
@@ -41,7 +42,7 @@ pub struct AddedView {
 }
 
 /// Members by how they ended.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct Counts {
     total: i64,
     unfinished: i64,
@@ -51,7 +52,7 @@ struct Counts {
 }
 
 /// One run of a workflow.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct WorkflowView {
     workflow_id: String,
     run_id: String,
@@ -60,6 +61,7 @@ pub struct WorkflowView {
     name: String,
     mode: String,
     state: String,
+    #[schema(value_type = Option<serde_json::Value>, required)]
     paused: Option<Box<RawValue>>,
     members: Counts,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +98,7 @@ impl From<Workflow> for WorkflowView {
 }
 
 /// One line of a list.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct ListedRunView {
     workflow_id: String,
     run_id: String,
@@ -129,7 +131,7 @@ impl From<Listed> for ListedRunView {
 }
 
 /// A member, and the task that stands for it.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct MemberView {
     ordinal: i32,
     task_id: String,
@@ -152,7 +154,7 @@ impl From<Member> for MemberView {
 }
 
 /// Something that happened to a run.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct EventView {
     event_id: String,
     kind: String,
@@ -161,6 +163,7 @@ pub struct EventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     ordinal: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
     detail: Option<Box<RawValue>>,
     recorded_at: String,
 }

@@ -110,6 +110,20 @@ impl Producers {
         self.request("GET", path, "application/json", "").await
     }
 
+    /// A GET with these headers, and its answer as it comes.
+    pub async fn raw(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> axum::http::Response<hyper::body::Incoming> {
+        let mut request = axum::http::Request::builder().uri(format!("http://{}{path}", self.http));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::default()).unwrap();
+        self.client.request(request).await.unwrap()
+    }
+
     pub async fn post(&self, path: &str, body: impl Into<bytes::Bytes>) -> Answer {
         self.request("POST", path, "application/json", body).await
     }

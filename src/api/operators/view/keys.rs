@@ -1,12 +1,13 @@
 //! Concurrency keys that dead letters stop.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{RouteView, time};
 use crate::store::keys::Stopped;
 
 /// A dead letter that stops its key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct StoppedKeyView {
     /// The route of the dead task.
     #[serde(flatten)]
@@ -39,7 +40,7 @@ impl From<Stopped> for StoppedKeyView {
 }
 
 /// What resuming a key came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ResumedKeyView {
     /// Whether anything had stopped it.
     pub was_stopped: bool,

@@ -1,17 +1,18 @@
 //! Queues and the counts of what waits in them.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::super::COUNTED;
 use super::{RateView, RouteView, time};
 use crate::store::queues::{Counted, Queue};
 
-/// A count that is exact up to [`COUNTED`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// A count that is exact up to 10,000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Count {
     /// So many tasks, or about so many.
     pub tasks: i64,
-    /// There are more than [`COUNTED`], and their number is an estimate by the database's statistics.
+    /// There are more than 10,000, and their number is an estimate by the database's statistics.
     pub estimated: bool,
 }
 
@@ -38,7 +39,7 @@ impl std::fmt::Display for Count {
 }
 
 /// A route that is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct QueueView {
     /// The route.
     #[serde(flatten)]
@@ -50,6 +51,7 @@ pub struct QueueView {
     /// Whether a pause covers it.
     pub paused: bool,
     /// Its tasks that may be claimed at the same time over all replicas.
+    #[schema(required)]
     pub max_in_flight: Option<i32>,
     /// Its tasks that may start in a time; the rate of its namespace may put them off too.
     #[serde(flatten)]
@@ -57,8 +59,10 @@ pub struct QueueView {
     /// Its tasks with one concurrency key that are let go at a time.
     pub key_limit: i32,
     /// How many of them may start in a time, such as `5/s`.
+    #[schema(required)]
     pub key_rate: Option<String>,
     /// How many of them may start at once.
+    #[schema(required)]
     pub key_burst: Option<i32>,
     /// `skip` or `stop`: what a dead letter at the head of a concurrency key does.
     pub on_dead_key: String,
@@ -71,15 +75,18 @@ pub struct QueueView {
     /// Tasks that a replica has.
     pub claimed: i64,
     /// Milliseconds since the first of the due ones was due.
+    #[schema(required)]
     pub oldest_ms: Option<u64>,
     /// Why nobody serves it, where that has been judged.
+    #[schema(required)]
     pub unserved_reason: Option<String>,
     /// Since when.
+    #[schema(required)]
     pub unserved_since: Option<String>,
 }
 
 /// Tasks that stand outside of the line, by what holds them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct HeldView {
     /// Their workflow is paused.
     pub workflow_paused: i64,

@@ -2,18 +2,22 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::time;
 use crate::domain::rate::Rate;
 
 /// How many tasks may start in a time.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RateView {
     /// As it is set, such as `5/s`.
+    #[schema(required)]
     pub rate: Option<String>,
     /// Tasks that may start at once.
+    #[schema(required)]
     pub burst: Option<i32>,
     /// When the next one may start, where a rate puts it off.
+    #[schema(required)]
     pub throttled_until: Option<String>,
 }
 
