@@ -36,6 +36,7 @@ mod frozen;
 mod grpc_door;
 mod handover;
 mod history;
+mod imports;
 mod interleavings;
 mod interventions;
 mod key_rates;
