@@ -1,11 +1,12 @@
--- Cancels tasks: $1 ids (unique), $2 grace in milliseconds that a running one gets, $3 reason, $4 0 for waiting
--- ones only, 1 for running ones only, null for both. A waiting one ends at once; a running one is marked, keeps its
--- slot, and ends with its next report or when the grace is over. Answers id, owner of a running one, run of a
--- workflow's member that ended here, and state: cancelled, requested, passed_over (it is not of the state that is
--- meant), or what the task had ended as (`over` tells the difference); a task that never was is left out.
+-- Cancels tasks: $1 ids (unique), $2 grace in milliseconds that a running one gets, $3 reason, $4 0 for waiting ones
+-- only, 1 for running ones only, null for both. A waiting one ends at once; a running one is marked, keeps its slot,
+-- and ends with its next report or when the grace is over. Answers id, owner of a running one, run of a workflow's
+-- member that ended here, route, and state: cancelled, requested, passed_over (it is not of the state that is meant),
+-- or what the task had ended as (`over` tells the difference); a task that never was is left out.
 with locked as materialized (
     select
         live.id,
+        live.route_id,
         live.state,
         live.attempt,
         live.dispatcher,
@@ -71,6 +72,7 @@ marked as (
 
 select
     asked.id,
+    locked.route_id,
     locked.dispatcher,
     case when locked.state = 0 and coalesce($4::smallint, 0) = 0 then locked.run_id end as run_id,
     case

@@ -1,13 +1,14 @@
 -- Ends tasks as done: $1 ids (unique), $2 epochs, $3 fences, $4 results, $5 their content types, $6 workers. Answers
 -- the ids that it ended, as done or, where a cancel was asked for or the task's workflow is over, as cancelled, each
--- with its run where it is a workflow's member and the number of its concurrency key. A row that is gone, is of another
--- epoch or is locked by somebody else is left out: look_again tells which. A success of an earlier delivery in the same
--- epoch counts, so neither owner nor state stand in the guard. Rows are locked by id alone and judged from what the
--- lock returned: only so is the newest version judged.
+-- with its route, its run where it is a workflow's member and the number of its concurrency key. A row that is gone,
+-- is of another epoch or is locked by somebody else is left out: look_again tells which. A success of an earlier
+-- delivery in the same epoch counts, so neither owner nor state stand in the guard. Rows are locked by id alone and
+-- judged from what the lock returned: only so is the newest version judged.
 with locked as materialized (
     select
         given.*,
         mine.epoch as current_epoch,
+        mine.route_id,
         mine.attempt,
         mine.claimed_at,
         mine.cancel_requested,
@@ -19,6 +20,7 @@ with locked as materialized (
     cross join lateral (
         select
             live.epoch,
+            live.route_id,
             live.attempt,
             live.claimed_at,
             live.cancel_requested,
@@ -89,6 +91,8 @@ stored as (
 
 select
     judged.id,
+    judged.route_id,
+    judged.cancelled,
     judged.run_id,
     judged.key_hash
 from judged

@@ -17,6 +17,7 @@ with listed as materialized (
 )
 
 select
+    namespace.namespace_id,
     namespace.name,
     namespace.placement::text as placement,
     namespace.require_declared_queues,

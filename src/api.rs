@@ -8,6 +8,7 @@ mod error;
 mod execute;
 pub mod grpc;
 pub mod http;
+mod metrics;
 mod operators;
 mod pauses;
 mod view;
@@ -28,6 +29,7 @@ pub use cancels::{CancelMatching, CancelReport, CancelView, instant};
 pub use duration::{milliseconds, span};
 pub use error::{CODES, Code, Error, Kind, status_of};
 pub use execute::{Direct, LONGEST_EXECUTE};
+pub use metrics::Metrics;
 pub use operators::{
     NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView, WhyView,
     WorkerView,
@@ -104,6 +106,8 @@ pub struct State {
     pub readiness: watch::Receiver<Readiness>,
     /// Bounds.
     pub limits: Limits,
+    /// What this process counts.
+    pub metrics: Metrics,
 }
 
 impl State {

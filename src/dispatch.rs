@@ -14,6 +14,7 @@
 //! A session feeds [`reports`] with what its worker says. All loops of one term (one identity of this replica)
 //! share a [`Hub`] and end with its token; the settler outlives terms, since a result counts whoever stores it.
 
+pub mod counts;
 pub mod deliver;
 pub mod direct;
 mod fitness;
@@ -32,7 +33,7 @@ mod wakes;
 pub mod watchdog;
 
 pub use fitness::{BootTime, Fitness};
-pub use hub::{CurrentHub, DATABASE_DEADLINE, Hub, Settings, Tenants};
+pub use hub::{CurrentHub, DATABASE_DEADLINE, Hub, Settings};
 pub use in_flight::{Delivery, InFlight, Origin};
 pub use keys::Keys;
 pub use runs::Runs;

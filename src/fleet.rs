@@ -6,5 +6,5 @@ mod roster;
 mod session;
 
 pub use liveness::{Answer, Liveness, Silence};
-pub use roster::{Fleet, GroupDemand, Placed, Slot, Unplaced};
+pub use roster::{Fleet, GroupDemand, Placed, Slot, Strength, Unplaced};
 pub use session::{Profile, Reply, Session, SessionId};

@@ -14,6 +14,7 @@ pub mod fleet;
 pub mod proto;
 pub mod server;
 pub mod store;
+pub mod telemetry;
 pub mod transport;
 pub mod upkeep;
 pub mod worker;

@@ -193,8 +193,8 @@ pub async fn serve(
 
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
     let pool = Pool::new(&settings.store)?;
-    let wakes = Arc::new(Wakes::default());
-    let settler = Settler::start(&pool, settings.settle, &wakes, &tracker, &stop);
+    let (wakes, telemetry) = (Arc::new(Wakes::default()), Arc::default());
+    let settler = Settler::start(&pool, settings.settle, &wakes, &telemetry, &tracker, &stop);
     let leaving = CancellationToken::new();
     let hints = Hints {
         settled: settler.settled(),
@@ -225,6 +225,7 @@ pub async fn serve(
         hub: replica.hub.subscribe(),
         readiness: readiness.subscribe(),
         limits: replica.settings.limits,
+        metrics: api::Metrics::new(&telemetry),
     };
     services.spawn(keep_readiness(
         Arc::clone(&replica),

@@ -34,8 +34,8 @@ pub mod upkeep;
 pub mod workers;
 pub mod workflows;
 
-pub use error::{Error, Fault, Refusal};
-pub use pool::{Client, Listener, Pool, Work};
+pub use error::{CLASSES, Error, Fault, Refusal};
+pub use pool::{Client, Listener, Pool, Usage, Work};
 pub use settings::Settings;
 
 /// A duration as the statements take it.

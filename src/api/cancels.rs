@@ -7,7 +7,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Error, State};
-use crate::store::cancel::{self, BATCH, Counts, How, Matching, Only};
+use crate::dispatch::counts;
+use crate::domain::id::RouteId;
+use crate::store::cancel::{self, BATCH, CancelAnswer, Counts, How, Matching, Only};
 use crate::store::tasks::Parts;
 
 /// A call cancels for so long and then answers where it stands: well within the time of a request.
@@ -137,6 +139,8 @@ impl State {
                 })
             })
             .await?;
+        self.count_cancelled(answers.iter().filter_map(CancelAnswer::ended_on).collect())
+            .await;
         // Its workflow may have ended with it.
         self.tend(answers.iter().filter_map(|answer| answer.run).collect())
             .await?;
@@ -210,6 +214,7 @@ impl State {
                         Box::pin(async move { cancel::cancel_batch(client, &ids, &how).await })
                     });
                     let done = done.await?;
+                    self.count_cancelled(done.routes.clone()).await;
                     self.tend(done.runs.iter().copied().collect()).await?;
                     report.add(&done);
                 }
@@ -223,6 +228,20 @@ impl State {
                 Some(last) => after = last,
             }
         }
+    }
+
+    /// Counts tasks of these routes that have ended as cancelled; routes that this replica has not met are read first.
+    pub(super) async fn count_cancelled(&self, routes: Vec<RouteId>) {
+        if routes.is_empty() {
+            return;
+        }
+        let hub = self.hub.borrow().clone();
+        if let Some(hub) = hub
+            && let Err(error) = hub.routes.get(&self.pool, routes.iter().copied()).await
+        {
+            tracing::debug!(%error, "cancelled tasks are counted without their routes");
+        }
+        counts::cancelled(&self.metrics.telemetry, routes);
     }
 
     fn how(&self, reason: String, only: Option<Only>) -> How {

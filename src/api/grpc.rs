@@ -14,6 +14,7 @@ use crate::proto::producer::{
 use crate::store::enqueue::NewTask;
 use crate::store::tasks::{Parts, Task};
 use crate::store::workflows::{NewWorkflow, Order, Workflow};
+use crate::telemetry::Door;
 
 /// The service to mount.
 pub type ProducerServer = ProducerServiceServer<Producer>;
@@ -39,6 +40,7 @@ impl ProducerService for Producer {
     ) -> Result<Response<EnqueueResponse>, Status> {
         let tasks = request.into_inner().tasks.into_iter().map(new_task);
         let enqueued = self.state.enqueue(tasks.collect()).await?;
+        self.state.count_enqueued(Door::Grpc, &enqueued);
         let tasks = enqueued.into_iter().map(|task| producer::Enqueued {
             task_id: task.task_id,
             created: task.created,
@@ -135,6 +137,7 @@ impl ProducerService for Producer {
             members: request.members.into_iter().map(new_task).collect(),
         };
         let started = self.state.start_workflow(workflow).await?;
+        self.state.count_started(Door::Grpc, &started);
         Ok(Response::new(producer::StartWorkflowResponse {
             workflow_id: started.workflow_id,
             run_id: started.run_id,
@@ -152,6 +155,7 @@ impl ProducerService for Producer {
         let members = request.members.into_iter().map(new_task).collect();
         let added = self.state.add_members(request.workflow_id, members);
         let (run_id, task_ids) = added.await?;
+        self.state.count_members(Door::Grpc, &task_ids);
         Ok(Response::new(producer::AddMembersResponse {
             run_id,
             task_ids,

@@ -25,6 +25,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Error, LONGEST_EXECUTE, LONGEST_WAIT, State};
+use crate::telemetry;
 pub use workflows::read_workflow;
 
 /// Whether a replica is fit for traffic.
@@ -85,6 +86,7 @@ pub fn router(state: State) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/openapi.json", get(openapi::serve))
+        .route("/metrics", get(metrics))
         .merge(calls)
         .merge(waits)
         .merge(direct)
@@ -137,6 +139,13 @@ async fn readyz(Extract(state): Extract<State>) -> Response {
             reasons: now.reasons,
         },
     )
+}
+
+/// Everything for Prometheus; docs/metrics.md says what each line means.
+async fn metrics(Extract(state): Extract<State>) -> Result<Response, Error> {
+    let text = state.scrape().await?;
+    let kind = HeaderValue::from_static(telemetry::CONTENT_TYPE);
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
 async fn unknown_path(request: Request) -> Error {

@@ -22,10 +22,10 @@ pub use view::{
 };
 
 /// Counts of waiting tasks stop here: beyond it an estimate is enough, and counting on would read the line.
-const COUNTED: i64 = 10_000;
+pub(super) const COUNTED: i64 = 10_000;
 
 /// The most lines of a list of operators: enough for people, and bounded for the database.
-const LONGEST_LIST: i64 = 1_000;
+pub(super) const LONGEST_LIST: i64 = 1_000;
 
 /// A replica that has been silent for so long is not there, even where none lives that could declare it dead: several
 /// times the longest beat that is of use.

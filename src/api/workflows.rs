@@ -76,24 +76,27 @@ impl State {
             let tended = self.pool.run(self.limits.database, move |client| {
                 Box::pin(async move {
                     let (mut moved, mut routes) = (false, Vec::new());
+                    let mut cancelled = Vec::new();
                     for (run, step) in runs::look(client, &runs).await? {
                         let done = runs::take_step(client, run, step, grace).await?;
                         moved |= done.moved;
                         routes.extend(done.routes);
+                        cancelled.extend(done.cancelled);
                     }
                     if !routes.is_empty() {
                         dispatchers::wake_sleepers(client, &routes, 0).await?;
                     }
-                    Ok((moved, routes))
+                    Ok((moved, routes, cancelled))
                 })
             });
-            let (moved, routes) = match tended.await {
+            let (moved, routes, cancelled) = match tended.await {
                 Ok(tended) => tended,
                 Err(error) => {
                     tracing::debug!(%error, "a workflow's members are left to the chores");
                     return Ok(());
                 }
             };
+            self.count_cancelled(cancelled).await;
             if let Some(hub) = self.hub.borrow().as_ref() {
                 for route in routes {
                     hub.wakes.route(route, true);

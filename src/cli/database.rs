@@ -49,6 +49,7 @@ impl Database {
                 database: Duration::from_secs(15),
                 ..Limits::default()
             },
+            metrics: api::Metrics::default(),
         };
         Ok(Session {
             state,

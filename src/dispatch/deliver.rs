@@ -17,7 +17,7 @@ use crate::domain::placement::Nodes;
 use crate::domain::policy::Policy;
 use crate::domain::route::Route;
 use crate::domain::scope::Transport;
-use crate::domain::settlement::{Settlement, decide};
+use crate::domain::settlement::{Move, Settlement, decide};
 use crate::domain::task::{Body, Claim};
 use crate::fleet::{Session, SessionId, Unplaced};
 use crate::proto::json;
@@ -208,19 +208,32 @@ fn send(
         session.push(Frame::Tasks(Tasks { tasks }))
     };
     if sent {
+        let routes = tokens.into_values();
+        hub.telemetry.count(routes, |tasks| Some(&tasks.delivered));
         return Vec::new();
     }
     drop(hub.in_flight.finish(tokens.keys()));
+    let release = |(token, route)| release(hub, token, route);
+    tokens.into_iter().map(release).collect()
+}
+
+/// What no worker has seen is right again where it was.
+fn release(hub: &Hub, token: Token, route: RouteId) -> Report {
     let release = Settlement::Return {
-        how: crate::domain::settlement::Move::Release,
+        how: Move::Release,
         delay: None,
         error: None,
     };
-    let report = |(token, route)| Report {
+    Report {
         owner: Some(hub.dispatcher),
-        ..Report::new(token, Some(route), release.clone())
-    };
-    tokens.into_iter().map(report).collect()
+        ..Report::new(token, Some(route), release)
+    }
+}
+
+/// Puts claims back of which nothing is delivered.
+pub(super) fn put_back(hub: &Hub, claims: &[Claim]) {
+    let release = |claim: &Claim| release(hub, claim.token, claim.route);
+    hub.settler.report(claims.iter().map(release).collect());
 }
 
 /// The end of a claim whose body or route can't be found.

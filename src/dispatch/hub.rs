@@ -1,7 +1,7 @@
 //! What the loops of one term share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::direct::Direct;
 use super::fitness::{BootTime, Fitness};
 use super::in_flight::InFlight;
-use super::lanes::Learned;
 use super::routes::Routes;
 use super::settler::Settler;
 use super::wakes::{Awaited, Wakes};
@@ -25,6 +24,7 @@ use crate::domain::scope::{self, Group, RemoteGroup};
 use crate::fleet::Fleet;
 use crate::store::Pool;
 use crate::store::claim::Deadlines;
+use crate::telemetry::Telemetry;
 
 /// Longest wait for one call to the database, connection included. It is longer than the statement timeout of
 /// the connection, so that the server gives up first and says so.
@@ -70,44 +70,6 @@ impl Settings {
     }
 }
 
-/// What sweeps have seen of tenants since this term began: counts that only grow.
-#[derive(Debug, Default)]
-pub struct Tenants {
-    /// Tenants that got their first start since they had begun to wait.
-    pub first_starts: AtomicU64,
-    /// How long these first tasks had been due, in milliseconds, all together.
-    pub first_start_wait_ms: AtomicU64,
-    /// The longest of these waits, in milliseconds.
-    pub longest_first_start_wait_ms: AtomicU64,
-    /// Tasks that came before more urgent ones, since they had waited for so long.
-    pub aged_starts: AtomicU64,
-    /// Sweeps that found a quota used up.
-    pub quotas_used_up: AtomicU64,
-    /// Sweeps that found the bucket of a rate empty.
-    pub throttled: AtomicU64,
-    /// Sweeps that found a quota or rate in the hands of another replica.
-    pub quotas_lost: AtomicU64,
-}
-
-impl Tenants {
-    pub(super) fn count(&self, learned: &Learned) {
-        let add = |counter: &AtomicU64, more: usize| {
-            counter.fetch_add(more as u64, Ordering::Relaxed);
-        };
-        for wait in &learned.first_starts {
-            let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            self.first_start_wait_ms.fetch_add(ms, Ordering::Relaxed);
-            self.longest_first_start_wait_ms
-                .fetch_max(ms, Ordering::Relaxed);
-        }
-        add(&self.first_starts, learned.first_starts.len());
-        add(&self.aged_starts, learned.aged);
-        add(&self.quotas_used_up, learned.used_up);
-        add(&self.throttled, learned.throttled);
-        add(&self.quotas_lost, learned.lost);
-    }
-}
-
 /// The hub of the current term, where there is one.
 pub type CurrentHub = watch::Receiver<Option<Arc<Hub>>>;
 
@@ -127,8 +89,8 @@ pub struct Hub {
     pub in_flight: InFlight,
     /// Callers that wait here.
     pub direct: Direct,
-    /// How tenants have fared.
-    pub tenants: Tenants,
+    /// What this process counts.
+    pub telemetry: Arc<Telemetry>,
     /// Routes by number.
     pub routes: Routes,
     /// Where reports go.
@@ -178,7 +140,7 @@ impl Hub {
             in_flight: InFlight::default(),
             direct: Direct::default(),
             routes: settler.routes().clone(),
-            tenants: Tenants::default(),
+            telemetry: Arc::clone(settler.telemetry()),
             settler,
             wakes,
             draining: watch::Sender::new(false),

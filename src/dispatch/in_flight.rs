@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::domain::id::{RouteId, TaskId, Token};
+use crate::domain::id::{TaskId, Token};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::policy::Policy;
 use crate::domain::route::Route;
@@ -162,11 +162,11 @@ impl InFlight {
         drop(gone);
     }
 
-    /// The worker has accepted these. Answers those that are done with that, and who has them; they keep their slot
-    /// until the worker reports.
-    pub fn accept(&self, tokens: &[Token], now: Instant) -> Vec<(Token, RouteId, Arc<Profile>)> {
+    /// The worker has accepted these. Answers the durable ones, and who has those that are done with that; they keep
+    /// their slot until the worker reports.
+    pub fn accept(&self, tokens: &[Token], now: Instant) -> Vec<super::counts::Accepted> {
         let mut all = self.deliveries.lock();
-        let mut done = Vec::new();
+        let mut accepted = Vec::new();
         for token in tokens {
             let Some(delivery) = all
                 .get_mut(&token.id)
@@ -176,16 +176,16 @@ impl InFlight {
             };
             if matches!(delivery.stage, Stage::Sent(_)) {
                 delivery.stage = Stage::Running(now, now);
-                match delivery.origin {
-                    Origin::Durable {
-                        settle_accepted: true,
-                        ..
-                    } => done.push((*token, delivery.route.id, Arc::clone(&delivery.worker))),
-                    Origin::Durable { .. } | Origin::Direct { .. } => {}
+                if let Origin::Durable {
+                    settle_accepted, ..
+                } = delivery.origin
+                {
+                    let done = settle_accepted.then(|| Arc::clone(&delivery.worker));
+                    accepted.push((*token, delivery.route.id, done));
                 }
             }
         }
-        done
+        accepted
     }
 
     /// The worker has been heard of this task.

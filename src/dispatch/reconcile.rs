@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::counts;
 use super::hub::{DATABASE_DEADLINE, Hub};
 use super::settler;
 use crate::domain::settlement::Move;
@@ -66,6 +67,7 @@ async fn reconcile(hub: &Hub) -> Result<(), store::Error> {
             })
         })
         .await?;
+    counts::returned(&hub.telemetry, &returned);
     hub.settler
         .runs()
         .look_at(returned.iter().filter_map(Returned::ended_in));

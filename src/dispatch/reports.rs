@@ -48,10 +48,15 @@ pub enum Refusal {
 /// The worker has these tasks now. A task that asks for no more is done with that.
 pub fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
     hub.fleet.accepted(session);
-    let done = hub.in_flight.accept(tokens, Instant::now());
-    let reports = done.into_iter().map(|(token, route, worker)| Report {
-        worker: Some(origin(&worker)),
-        ..Report::new(token, Some(route), Settlement::Complete { result: None })
+    let accepted = hub.in_flight.accept(tokens, Instant::now());
+    let routes = accepted.iter().map(|(_, route, _)| *route);
+    hub.telemetry.count(routes, |tasks| Some(&tasks.accepted));
+    let reports = accepted.into_iter().filter_map(|(token, route, worker)| {
+        let done = Settlement::Complete { result: None };
+        Some(Report {
+            worker: Some(origin(worker?.as_ref())),
+            ..Report::new(token, Some(route), done)
+        })
     });
     hub.settler.report(reports.collect());
 }
@@ -115,6 +120,7 @@ pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Ve
                     Settlement::Complete { result }
                 }
                 _ => {
+                    hub.telemetry.reports.judged(0, 1);
                     answers.push(ack(token, false));
                     continue;
                 }

@@ -10,14 +10,25 @@ use super::hub::DATABASE_DEADLINE;
 use crate::domain::id::RouteId;
 use crate::domain::route::Route;
 use crate::store::{self, Pool};
+use crate::telemetry::Telemetry;
 
 /// The routes that had work since this process started. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     known: Arc<Mutex<HashMap<RouteId, Arc<Route>>>>,
+    /// Gives each of them its series.
+    telemetry: Arc<Telemetry>,
 }
 
 impl Routes {
+    /// None yet.
+    pub(super) fn new(telemetry: &Arc<Telemetry>) -> Self {
+        Self {
+            telemetry: Arc::clone(telemetry),
+            ..Self::default()
+        }
+    }
+
     /// These routes, read from the database where they are not known yet. A route that does not exist is missing.
     ///
     /// # Errors
@@ -68,6 +79,7 @@ impl Routes {
     fn learn(&self, routes: Vec<Route>) {
         let mut known = self.known.lock();
         for route in routes {
+            self.telemetry.meet(&route);
             known.insert(route.id, Arc::new(route));
         }
     }

@@ -14,12 +14,14 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::counts;
 use super::hub::DATABASE_DEADLINE;
 use super::settler::said;
 use super::wakes::Wakes;
 use crate::domain::id::RunId;
 use crate::store::runs::{self, Done, Step};
 use crate::store::{Error, Pool, dispatchers};
+use crate::telemetry::Telemetry;
 
 /// Runs in one look.
 const BATCH: usize = 500;
@@ -40,6 +42,7 @@ pub struct Runs {
 struct Shared {
     pool: Pool,
     wakes: Arc<Wakes>,
+    telemetry: Arc<Telemetry>,
     /// What a member that runs gets to stop.
     grace: Duration,
     /// Runs to look at, and how often that was put off.
@@ -55,7 +58,7 @@ impl Runs {
     pub(super) fn start(
         pool: &Pool,
         grace: Duration,
-        wakes: &Arc<Wakes>,
+        (wakes, telemetry): (&Arc<Wakes>, &Arc<Telemetry>),
         tracker: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
@@ -63,6 +66,7 @@ impl Runs {
             shared: Arc::new(Shared {
                 pool: pool.clone(),
                 wakes: Arc::clone(wakes),
+                telemetry: Arc::clone(telemetry),
                 grace,
                 waiting: Mutex::default(),
                 working: AtomicBool::new(false),
@@ -179,6 +183,7 @@ impl Runs {
                 })
             })
             .await?;
+        counts::cancelled(&self.shared.telemetry, done.cancelled.iter().copied());
         for route in &done.routes {
             self.shared.wakes.route(*route, true);
         }

@@ -4,6 +4,7 @@
 //! completed result is never lost because the database blinked. Above the high-water mark sweeps stop claiming
 //! until the backlog is below the low one, so the backlog is bounded by what is in flight besides.
 
+mod counted;
 mod freed;
 mod slow;
 mod writer;
@@ -25,6 +26,7 @@ use crate::domain::id::{DispatcherId, RouteId, Token};
 use crate::domain::settlement::Settlement;
 use crate::fleet::{Reply, Slot};
 use crate::store::Pool;
+use crate::telemetry::Telemetry;
 use slow::SlowLane;
 use writer::Writer;
 pub use writer::said;
@@ -91,6 +93,7 @@ pub struct Settler {
     runs: Runs,
     keys: Keys,
     routes: Routes,
+    telemetry: Arc<Telemetry>,
 }
 
 /// Reports that wait for a writer. Handing one over never waits, or a database that is slow would keep sessions from
@@ -164,6 +167,7 @@ impl Settler {
         pool: &Pool,
         settings: Settings,
         wakes: &Arc<Wakes>,
+        telemetry: &Arc<Telemetry>,
         tracker: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
@@ -175,13 +179,19 @@ impl Settler {
             accepting: watch::Sender::new(true),
             settled: watch::Sender::new(0),
         });
-        let runs = Runs::start(pool, settings.cancel_grace, wakes, tracker, stop);
+        let runs = Runs::start(
+            pool,
+            settings.cancel_grace,
+            (wakes, telemetry),
+            tracker,
+            stop,
+        );
         let keys = Keys::start(pool, wakes, tracker, stop);
-        let routes = Routes::default();
+        let routes = Routes::new(telemetry);
         let slow = SlowLane::new(
             pool.clone(),
             settings,
-            (Arc::clone(wakes), routes.clone()),
+            (Arc::clone(wakes), routes.clone(), Arc::clone(telemetry)),
             Arc::clone(&gauge),
             (runs.clone(), keys.clone()),
             tracker,
@@ -200,6 +210,7 @@ impl Settler {
             runs,
             keys,
             routes,
+            telemetry: Arc::clone(telemetry),
         }
     }
 
@@ -219,6 +230,12 @@ impl Settler {
     #[must_use]
     pub fn routes(&self) -> &Routes {
         &self.routes
+    }
+
+    /// What this process counts.
+    #[must_use]
+    pub fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.telemetry
     }
 
     /// Hands reports over.

@@ -11,16 +11,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use self::pace::{BUSY_POLL, pace};
+use super::counts;
 use super::deliver;
 use super::direct::{self, Waiting};
 use super::fitness::BootTime;
 use super::hub::{DATABASE_DEADLINE, Hub};
 use super::lanes::Lanes;
-use super::settler::{self, Report};
+use super::settler;
 use crate::domain::ageing::Ageing;
 use crate::domain::id::{RouteId, TaskId};
-use crate::domain::settlement::{Move, Settlement};
-use crate::domain::task::Claim;
 use crate::store::routes::{self, DueLane};
 use crate::store::{self, claim, dispatchers};
 
@@ -191,9 +190,9 @@ impl Sweeper {
         ];
         let until = rested.into_iter().flatten().fold(until, Instant::min);
         tokio::select! {
-            () = hub.wakes.wait() => {}
-            _ = self.fleet.changed() => {}
-            () = tokio::time::sleep(until.saturating_duration_since(now)) => {}
+            () = hub.wakes.wait() => hub.telemetry.looks.news(),
+            _ = self.fleet.changed() => hub.telemetry.looks.slot(),
+            () = tokio::time::sleep(until.saturating_duration_since(now)) => hub.telemetry.looks.poll(),
         }
     }
 
@@ -252,6 +251,7 @@ impl Sweeper {
         request.sweep = hub.next_sweep();
         let sweep = request.sweep;
         let (dispatcher, deadlines) = (hub.dispatcher, hub.settings.deadlines());
+        let asked_at = Instant::now();
         let (asked, claimed, bodies) = hub
             .pool
             .run(DATABASE_DEADLINE, move |client| {
@@ -271,8 +271,9 @@ impl Sweeper {
             })
             .await
             .inspect_err(|_| hub.give_up(sweep))?;
+        counts::claimed(&hub, &claimed.claims, asked_at.elapsed());
         let learned = self.lanes.learn(&asked, &claimed, Instant::now());
-        hub.tenants.count(&learned);
+        counts::learned(&hub, &learned);
         if claimed.claims.is_empty() {
             return Ok(Found::Short);
         }
@@ -285,27 +286,12 @@ impl Sweeper {
                 self.lanes.rest(&unplaced, Instant::now());
             }
             Err(error) => {
-                self.put_back(&claimed.claims);
+                // The settler keeps at it until the database is back.
+                deliver::put_back(&hub, &claimed.claims);
                 return Err(error);
             }
         }
         Ok(Found::Work(count))
-    }
-
-    /// The settler keeps at it until the database is back.
-    fn put_back(&self, claims: &[Claim]) {
-        let settlement = Settlement::Return {
-            how: Move::Release,
-            delay: None,
-            error: None,
-        };
-        let release = |claim: &Claim| Report {
-            owner: Some(self.hub.dispatcher),
-            ..Report::new(claim.token, Some(claim.route), settlement.clone())
-        };
-        self.hub
-            .settler
-            .report(claims.iter().map(release).collect());
     }
 
     /// Looks at the claim index, and sets the time of the next such look: a poll interval from now, or when the next row
@@ -321,6 +307,7 @@ impl Sweeper {
                 Box::pin(async move { routes::find_due_from(client, after, SCAN_LANES).await })
             })
             .await?;
+        self.hub.telemetry.claims.scanned();
         let now = Instant::now();
         let last = page.lanes.last();
         self.scan_after = last

@@ -38,7 +38,85 @@ pub enum Move {
     Expire,
 }
 
+/// Why a task is a dead letter, as `sql/return_tasks.sql` writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its tries are spent, or its worker says that no try can mend it.
+    Failed,
+    /// Too many of its deliveries vanished with their worker or replica.
+    Lost,
+    /// No connection can carry it.
+    Unservable,
+    /// It has not started by its deadline for that.
+    ScheduleToStart,
+    /// Nobody serves its route, which is `strict`.
+    Unserved,
+}
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Self; 5] = [
+        Self::Failed,
+        Self::Lost,
+        Self::Unservable,
+        Self::ScheduleToStart,
+        Self::Unserved,
+    ];
+
+    /// Its name in SQL.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+            Self::Unservable => "unservable",
+            Self::ScheduleToStart => "schedule_to_start",
+            Self::Unserved => "unserved",
+        }
+    }
+}
+
 impl Move {
+    /// Every move.
+    pub const ALL: [Self; 11] = [
+        Self::Retry,
+        Self::TimeOut,
+        Self::RetryAtOnce,
+        Self::NotAccepted,
+        Self::Snooze,
+        Self::Release,
+        Self::HandOver,
+        Self::ReArm,
+        Self::DeadLetter,
+        Self::Unservable,
+        Self::Expire,
+    ];
+
+    /// Whether it always ends its task.
+    #[must_use]
+    pub const fn ends(self) -> bool {
+        matches!(self, Self::DeadLetter | Self::Unservable | Self::Expire)
+    }
+
+    /// Whether the delivery failed or was lost, which history has a row of unless the task ends as cancelled.
+    #[must_use]
+    pub const fn fails(self) -> bool {
+        !matches!(self, Self::Snooze | Self::Release | Self::HandOver)
+    }
+
+    /// Why a task is dead that this move made a dead letter; `claimed` when a replica had it.
+    #[must_use]
+    pub const fn cause(self, claimed: bool) -> Cause {
+        match self {
+            Self::Unservable => Cause::Unservable,
+            Self::Expire => Cause::ScheduleToStart,
+            Self::DeadLetter if claimed => Cause::Failed,
+            Self::DeadLetter => Cause::Unserved,
+            // What does not end its task by itself does so by one loss too many.
+            _ => Cause::Lost,
+        }
+    }
+
     /// Its name in SQL.
     #[must_use]
     pub const fn name(self) -> &'static str {

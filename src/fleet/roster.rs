@@ -42,6 +42,21 @@ pub struct GroupDemand {
     pub free: u32,
 }
 
+/// How many workers and slots there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strength {
+    /// Workers behind the gRPC door.
+    pub grpc: u64,
+    /// Workers behind the WebSocket.
+    pub websocket: u64,
+    /// Slots of all of them.
+    pub slots: u64,
+    /// Slots that could take a task now.
+    pub free: u64,
+    /// Slots of cancelled tasks that their workers go on with.
+    pub stuck: u64,
+}
+
 /// A worker chosen for one task, with one slot of it reserved.
 #[derive(Debug)]
 pub struct Placed {
@@ -308,6 +323,23 @@ impl Fleet {
     #[must_use]
     pub fn groups(&self, now: Instant) -> Vec<Group> {
         self.awake(now).describe()
+    }
+
+    /// How many workers and slots there are.
+    #[must_use]
+    pub fn strength(&self, now: Instant) -> Strength {
+        let roster = self.awake(now);
+        let mut strength = Strength::default();
+        for member in roster.members() {
+            match member.profile.transport {
+                Transport::Grpc => strength.grpc += 1,
+                Transport::WebSocket => strength.websocket += 1,
+            }
+            strength.slots += u64::from(member.profile.slots);
+            strength.free += u64::from(member.free());
+            strength.stuck += u64::from(member.stuck);
+        }
+        strength
     }
 
     /// The workers, for people.

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use deadpool_postgres::GenericClient;
 
 use super::{Client, Error, millis, storable};
-use crate::domain::id::{DispatcherId, RunId, TaskId};
+use crate::domain::id::{DispatcherId, RouteId, RunId, TaskId};
 
 const CANCEL: &str = include_str!("../../sql/cancel_tasks.sql");
 const LOCK_FREE: &str = include_str!("../../sql/lock_free_tasks.sql");
@@ -49,6 +49,8 @@ pub struct How {
 pub struct CancelAnswer {
     /// The task.
     pub id: TaskId,
+    /// Its route, while it is unfinished.
+    pub route: Option<RouteId>,
     /// The replica that holds it, when it runs.
     pub dispatcher: Option<DispatcherId>,
     /// The run of a workflow's member that ended here, which may have ended with it.
@@ -57,6 +59,15 @@ pub struct CancelAnswer {
     pub state: String,
     /// It had ended before.
     pub over: bool,
+}
+
+impl CancelAnswer {
+    /// The route of a task that ended here.
+    #[must_use]
+    pub fn ended_on(&self) -> Option<RouteId> {
+        self.route
+            .filter(|_| !self.over && self.state == "cancelled")
+    }
 }
 
 /// Cancels tasks: a waiting one at once, a running one by request. Waits for rows that somebody else has locked. A task
@@ -80,6 +91,7 @@ pub async fn cancel(
     let answers = rows.iter().map(|row| {
         Ok(CancelAnswer {
             id: row.try_get("id")?,
+            route: row.try_get("route_id")?,
             dispatcher: row.try_get("dispatcher")?,
             run: row.try_get("run_id")?,
             state: row.try_get("state")?,
@@ -102,11 +114,14 @@ pub struct Counts {
     pub busy: u64,
     /// The runs of workflows whose members ended here, which may have ended with them.
     pub runs: BTreeSet<RunId>,
+    /// The route of each task that ended here.
+    pub routes: Vec<RouteId>,
 }
 
 impl Counts {
     fn note(&mut self, answer: &CancelAnswer) {
         self.runs.extend(answer.run);
+        self.routes.extend(answer.ended_on());
         match answer.state.as_str() {
             _ if answer.over => self.over += 1,
             "cancelled" => self.ended += 1,

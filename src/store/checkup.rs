@@ -79,7 +79,11 @@ async fn find_contradictions(client: &Client) -> Result<Contradictions, Error> {
     })
 }
 
-async fn read_upkeep(client: &Client) -> Result<Upkeep, Error> {
+/// Whether the schema is looked after.
+///
+/// # Errors
+/// [`Error`].
+pub async fn read_upkeep(client: &Client) -> Result<Upkeep, Error> {
     let text = include_str!("../../sql/read_upkeep.sql");
     let row = client.query_one(text, &[&SILENT_S]).await?;
     Ok(Upkeep {

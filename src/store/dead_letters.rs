@@ -10,6 +10,7 @@ const LIST_DEAD_LETTERS: &str = include_str!("../../sql/list_dead_letters.sql");
 const READ_DEAD_LETTER: &str = include_str!("../../sql/read_dead_letter.sql");
 const LIST_FAILURES: &str = include_str!("../../sql/list_failures.sql");
 const LIST_REDRIVEN: &str = include_str!("../../sql/list_redriven.sql");
+const COUNT_LETTERS: &str = include_str!("../../sql/count_letters.sql");
 const COUNT_DEAD_LETTERS: &str = include_str!("../../sql/count_dead_letters.sql");
 const DISCARD_DEAD_LETTERS: &str = include_str!("../../sql/discard_dead_letters.sql");
 const DISCARD_MATCHING: &str = include_str!("../../sql/discard_matching.sql");
@@ -71,6 +72,38 @@ pub struct Page {
     pub letters: Vec<Listed>,
     /// Where the next page begins; none at the end.
     pub before: Option<Position>,
+}
+
+/// Letters of one route that nobody has redriven.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    /// Tenant.
+    pub namespace: String,
+    /// Pool of workers.
+    pub task_queue: String,
+    /// Letters that were looked at, the newest ones.
+    pub looked_at: i64,
+    /// Those of them that nobody has redriven.
+    pub letters: i64,
+}
+
+/// Counts letters that nobody has redriven among the newest so many of each route.
+pub async fn count_by_route(
+    client: &Client,
+    looked_at: i64,
+    routes: i32,
+) -> Result<Vec<Counted>, Error> {
+    let statement = client.prepare_cached(COUNT_LETTERS).await?;
+    let rows = client.query(&statement, &[&looked_at, &routes]).await?;
+    let counted = rows.iter().map(|row| {
+        Ok(Counted {
+            namespace: row.try_get("namespace")?,
+            task_queue: row.try_get("task_queue")?,
+            looked_at: row.try_get("looked_at")?,
+            letters: row.try_get("letters")?,
+        })
+    });
+    counted.collect()
 }
 
 /// Lists letters behind `before`, at most `limit`. The work of a page is bounded: it ends early where the filter

@@ -68,6 +68,11 @@ impl fmt::Display for Fault {
 /// A statement that ran into `statement_timeout` or was cancelled; its connection is still good.
 const QUERY_CANCELED: &str = "57014";
 
+/// Classes of SQLSTATE that are counted apart. `none`: no server answered. `FP`: the schema's own rules refused the input.
+pub const CLASSES: [&str; 15] = [
+    "none", "08", "22", "23", "25", "28", "40", "42", "53", "54", "55", "57", "FP", "XX", "other",
+];
+
 impl Error {
     /// Whether the same call may succeed later. Its outcome can be unknown, so the call must be one that
     /// can be repeated.
@@ -89,6 +94,22 @@ impl Error {
             }) => classes.iter().any(|class| code.starts_with(class)),
             _ => false,
         }
+    }
+
+    /// The first two letters of its SQLSTATE, as far as they are worth telling apart: one of [`CLASSES`].
+    #[must_use]
+    pub fn class(&self) -> &'static str {
+        let code = match self {
+            Self::Refused(refusal) => Some(refusal.code.as_str()),
+            Self::Unavailable(fault)
+            | Self::Conflict(fault)
+            | Self::NotMigrated(fault)
+            | Self::Internal(fault) => fault.sqlstate.as_deref(),
+            Self::Settings(_) => None,
+        };
+        let Some(code) = code else { return "none" };
+        let known = CLASSES.iter().find(|class| code.starts_with(**class));
+        known.copied().unwrap_or("other")
     }
 
     /// Whether the connection must not be used again.

@@ -2,6 +2,8 @@
 //! connection whose work did not end in time is thrown away, since the server may still be at it.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{
@@ -14,7 +16,7 @@ use tokio_postgres::{Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::TaskTracker;
 
-use super::{Error, Settings, tls};
+use super::{CLASSES, Error, Settings, tls};
 
 /// A connection that was used this recently is taken as it is; the others have to answer first. The hot loops save
 /// a round trip a statement by that, and repeat what fails.
@@ -38,6 +40,21 @@ pub struct Pool {
     acquire_timeout: Duration,
     connect_deadline: Duration,
     tasks: TaskTracker,
+    /// Work without a result, by the places of [`CLASSES`].
+    faults: Arc<[AtomicU64; CLASSES.len()]>,
+}
+
+/// How the connections are used at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Connections at most.
+    pub size: usize,
+    /// Connections that are open.
+    pub open: usize,
+    /// Of these, the ones that wait for work.
+    pub idle: usize,
+    /// Callers that wait for a connection.
+    pub waiting: usize,
 }
 
 impl Pool {
@@ -85,6 +102,7 @@ impl Pool {
             acquire_timeout: settings.acquire_timeout,
             connect_deadline,
             tasks: TaskTracker::new(),
+            faults: Arc::default(),
         })
     }
 
@@ -132,6 +150,9 @@ impl Pool {
                 }
                 Err(error) => Err(error),
             };
+            if let Err(error) = &worked {
+                pool.count(error);
+            }
             // Nobody may wait for it any more.
             done.send(worked).ok();
         });
@@ -164,11 +185,30 @@ impl Pool {
         }
     }
 
-    /// Connections that are open, and how many of them wait for work.
+    /// How the connections are used at this moment.
     #[must_use]
-    pub fn usage(&self) -> (usize, usize) {
+    pub fn usage(&self) -> Usage {
         let status = self.connections.status();
-        (status.size, status.available)
+        Usage {
+            size: status.max_size,
+            open: status.size,
+            idle: status.available,
+            waiting: status.waiting,
+        }
+    }
+
+    /// Work without a result since this pool was made, by class of SQLSTATE.
+    pub fn faults(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = CLASSES.iter().zip(self.faults.iter());
+        counts.map(|(class, count)| (*class, count.load(Ordering::Relaxed)))
+    }
+
+    fn count(&self, error: &Error) {
+        let class = error.class();
+        let counts = CLASSES.iter().zip(self.faults.iter());
+        for (_, count) in counts.filter(|(known, _)| **known == class) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Waits for the work in hand, each until its deadline, then closes the connections.
@@ -181,10 +221,8 @@ impl Pool {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (open, idle) = self.usage();
         f.debug_struct("Pool")
-            .field("open", &open)
-            .field("idle", &idle)
+            .field("usage", &self.usage())
             .finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use super::letter_events::{self, Hook};
 use super::rates::{self, RateSettings};
 use super::{Client, Error, storable};
-use crate::domain::id::RouteId;
+use crate::domain::id::{NamespaceId, RouteId};
 use crate::domain::rate::{Bucket, Rate};
 
 const LIST_QUEUES: &str = include_str!("../../sql/list_queues.sql");
@@ -224,6 +224,8 @@ pub async fn declare(client: &mut Client, route: &Declaration) -> Result<RouteId
 /// A namespace and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
+    /// Its number.
+    pub id: NamespaceId,
     /// Its name.
     pub name: String,
     /// Where its tasks run, as JSON.
@@ -259,6 +261,7 @@ pub async fn list_namespaces(
     let namespaces = rows.iter().map(|row| {
         let bucket = rates::bucket(row, "");
         Ok(Namespace {
+            id: row.try_get("namespace_id")?,
             name: row.try_get("name")?,
             placement: row.try_get("placement")?,
             require_declared_queues: row.try_get("require_declared_queues")?,

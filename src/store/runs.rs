@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::GenericClient;
 
-use super::cancel::{self, How};
+use super::cancel::{self, CancelAnswer, How};
 use super::{Client, Error};
 use crate::domain::id::{RouteId, RunId, TaskId, WorkflowId};
 
@@ -47,6 +47,8 @@ pub struct Done {
     pub ended: Option<String>,
     /// Routes whose rows may be claimed again.
     pub routes: Vec<RouteId>,
+    /// The route of each member that has ended as cancelled here.
+    pub cancelled: Vec<RouteId>,
 }
 
 /// Runs above `after` that have something to wait for, in order, at most `limit`.
@@ -116,7 +118,7 @@ pub async fn finish(client: &impl GenericClient, run: RunId) -> Result<Done, Err
         moved: ended.is_some(),
         busy,
         ended,
-        routes: Vec::new(),
+        ..Done::default()
     })
 }
 
@@ -148,17 +150,20 @@ async fn cancel(client: &mut Client, run: RunId, grace: Duration) -> Result<Done
     let rows = transaction.query(&statement, &[&run, &BATCH]).await?;
     let mut ids: Vec<TaskId> = rows.iter().map(|row| row.get("id")).collect();
     ids.sort_unstable();
+    let mut cancelled = Vec::new();
     if !ids.is_empty() {
         let how = How {
             grace,
             reason: "Its workflow is over.".to_owned(),
             only: None,
         };
-        cancel::cancel(&transaction, &ids, &how).await?;
+        let answers = cancel::cancel(&transaction, &ids, &how).await?;
+        cancelled.extend(answers.iter().filter_map(CancelAnswer::ended_on));
     }
     transaction.commit().await?;
     Ok(Done {
         moved: !ids.is_empty(),
+        cancelled,
         ..Done::default()
     })
 }

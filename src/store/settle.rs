@@ -1,5 +1,6 @@
 //! Settling: completions, every other move of a claimed task, and the second look at what matched no row.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,9 +8,9 @@ use bytes::Bytes;
 use deadpool_postgres::GenericClient;
 
 use super::{Error, millis, storable};
-use crate::domain::id::{DispatcherId, KeyHash, RouteId, RunId, TaskId, Token};
+use crate::domain::id::{DispatcherId, KeyHash, NOBODY, RouteId, RunId, TaskId, Token};
 use crate::domain::outcome::Failure;
-use crate::domain::settlement::Move;
+use crate::domain::settlement::{Cause, Move};
 
 const COMPLETE: &str = include_str!("../../sql/complete_tasks.sql");
 const RETURN: &str = include_str!("../../sql/return_tasks.sql");
@@ -58,7 +59,7 @@ pub enum Goes {
 }
 
 /// A task that a return moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Returned {
     /// The task.
     pub id: TaskId,
@@ -70,6 +71,12 @@ pub struct Returned {
     pub key: Option<KeyHash>,
     /// Where it went.
     pub goes: Goes,
+    /// How.
+    pub how: Move,
+    /// The class of the failure, where history has one.
+    pub class: Option<String>,
+    /// Why it is dead, where it is.
+    pub cause: Option<Cause>,
 }
 
 impl Returned {
@@ -85,6 +92,10 @@ impl Returned {
 pub struct Completed {
     /// The task.
     pub id: TaskId,
+    /// Its route.
+    pub route: RouteId,
+    /// It ended as cancelled, as somebody had asked or its workflow was over.
+    pub cancelled: bool,
     /// The run of a workflow's member, which may have ended with it.
     pub run: Option<RunId>,
     /// Its concurrency key, which has room now.
@@ -129,6 +140,8 @@ pub async fn complete(
         .await?;
     let completed = rows.iter().map(|row| Completed {
         id: row.get("id"),
+        route: row.get("route_id"),
+        cancelled: row.get("cancelled"),
         run: row.get("run_id"),
         key: row.get("key_hash"),
     });
@@ -174,16 +187,29 @@ pub async fn give_back(
             ],
         )
         .await?;
-    let returned = rows.iter().map(|row| Returned {
-        id: row.get("id"),
-        route: row.get("route_id"),
-        run: row.get("run_id"),
-        key: row.get("key_hash"),
-        goes: match row.get("goes") {
+    let given: HashMap<TaskId, &Return> =
+        batch.iter().map(|entry| (entry.token.id, entry)).collect();
+    let returned = rows.iter().filter_map(|row| {
+        let id = row.get("id");
+        let goes = match row.get("goes") {
             "ready" => Goes::Ready,
             "dead" => Goes::Dead,
             _ => Goes::Cancelled,
-        },
+        };
+        let entry = given.get(&id)?;
+        let how = entry.how;
+        let failed = how.fails() && goes != Goes::Cancelled;
+        let class = entry.error.as_ref().map(|error| error.class.as_str());
+        Some(Returned {
+            id,
+            route: row.get("route_id"),
+            run: row.get("run_id"),
+            key: row.get("key_hash"),
+            goes,
+            how,
+            class: failed.then(|| class.unwrap_or(how.name()).to_owned()),
+            cause: (goes == Goes::Dead).then(|| how.cause(entry.owner != Some(NOBODY))),
+        })
     });
     Ok(returned.collect())
 }

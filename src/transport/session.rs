@@ -22,6 +22,7 @@ use crate::proto::worker::{
     WorkerFrame, result,
 };
 use crate::store;
+use crate::telemetry::SessionEnd;
 
 /// Frames that may wait for a slow reader before its stream is ended. A frame holds many tasks or answers, and the
 /// tasks in them are bounded by the worker's slots.
@@ -110,12 +111,14 @@ pub(super) async fn live<S, E>(
             return;
         }
     };
-    let reason = if opened.send(Ok(door)).is_ok() {
+    let (why, reason) = if opened.send(Ok(door)).is_ok() {
         talk(&hub, settings, &session, &worker, inbound).await
     } else {
-        "it went away before it was welcomed".into()
+        let reason = "it went away before it was welcomed";
+        (SessionEnd::Closed, reason.into())
     };
     reports::disconnected(&hub, session.id);
+    hub.telemetry.sessions.ended(why);
     tracing::info!(
         session = session.id,
         worker = worker.worker_id,
@@ -165,6 +168,7 @@ async fn open(
     };
     session.push(Down::Welcome(welcome));
     reports::remind(hub, &resumed.tokens);
+    hub.telemetry.sessions.opened(worker.transport);
     tracing::info!(
         session = session.id,
         worker = worker.worker_id,
@@ -183,7 +187,7 @@ async fn talk<S, E>(
     session: &Session,
     worker: &Arc<Profile>,
     mut inbound: S,
-) -> String
+) -> (SessionEnd, String)
 where
     S: Stream<Item = Result<WorkerFrame, E>> + Unpin,
     E: std::fmt::Display,
@@ -198,10 +202,10 @@ where
     let (mut draining, mut sent_away) = (hub.draining.subscribe(), false);
     loop {
         let frame = tokio::select! {
-            () = session.ended().cancelled() => return "ended by this replica".into(),
+            () = session.ended().cancelled() => return (SessionEnd::Ended, "ended by this replica".into()),
             _ = pings.tick() => {
                 if !still_there(hub, session, worker, &liveness) {
-                    return "it did not answer pings".into();
+                    return (SessionEnd::Lost, "it did not answer pings".into());
                 }
                 session.push(Down::Ping(Ping { sequence: liveness.ask() }));
                 continue;
@@ -222,8 +226,10 @@ where
             frame = inbound.next() => frame,
         };
         match frame {
-            None => return "it closed its stream".into(),
-            Some(Err(error)) => return format!("its stream failed: {error}"),
+            None => return (SessionEnd::Closed, "it closed its stream".into()),
+            Some(Err(error)) => {
+                return (SessionEnd::Failed, format!("its stream failed: {error}"));
+            }
             Some(Ok(frame)) => match frame.frame {
                 Some(Up::Pong(pong)) => match liveness.answer(pong.sequence, Instant::now()) {
                     Answer::AskAgain => {

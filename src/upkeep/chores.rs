@@ -12,7 +12,7 @@ use super::unserved::{self, Watch};
 use super::walk::Walk;
 use super::{keys, workflows};
 use crate::dispatch::settler;
-use crate::dispatch::{DATABASE_DEADLINE, Hub};
+use crate::dispatch::{DATABASE_DEADLINE, Hub, counts};
 use crate::domain::id::{RouteId, TaskId};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::policy::{Defaults, Policy};
@@ -77,7 +77,7 @@ async fn do_chores(
     let (defaults, max_losses) = (hub.settings.defaults, hub.settings.max_losses);
     let (looking, watch) = (Arc::clone(hub), Arc::clone(watch));
     let (run, key) = (walks.runs.last(), walks.keys.last());
-    let (moved, failed, walked) = hub
+    let (moved, ended, walked) = hub
         .pool
         .run(DATABASE_DEADLINE, move |client| {
             Box::pin(async move {
@@ -85,22 +85,23 @@ async fn do_chores(
                 let won = upkeep::try_chores(&transaction).await?;
                 let unserved = unserved::look(&transaction, &looking, &watch).await?;
                 if !won {
-                    return Ok((Vec::new(), 0, None));
+                    return Ok((Vec::new(), [Vec::new(), Vec::new()], None));
                 }
                 let mut moved = rearm(&transaction, max_losses).await?;
                 moved.extend(end_overdue(&transaction, &defaults, max_losses).await?);
-                let failed =
-                    unserved::write(&transaction, &unserved, &defaults, max_losses).await?;
+                let ended = unserved::write(&transaction, &unserved, &defaults, max_losses).await?;
                 let walked = (
                     workflows::walk(&transaction, run).await?,
                     keys::walk(&transaction, key).await?,
                 );
                 transaction.commit().await?;
-                Ok((moved, failed, Some(walked)))
+                Ok((moved, ended, Some(walked)))
             })
         })
         .await?;
     let won = walked.is_some();
+    let failed = ended.iter().map(Vec::len).max().unwrap_or(0);
+    count(hub, moved.iter().chain(ended.iter().flatten())).await;
     let (runs, keys) = (hub.settler.runs(), hub.settler.keys());
     runs.look_at(moved.iter().filter_map(Returned::ended_in));
     keys.look_at(moved.iter().filter_map(|task| task.key));
@@ -145,6 +146,22 @@ async fn do_chores(
     })
 }
 
+/// Counts what has moved. Routes that this replica has not met are read first, so that it has their names.
+async fn count(hub: &Hub, moved: impl Iterator<Item = &Returned>) {
+    let moved: Vec<Returned> = moved.cloned().collect();
+    if moved.is_empty() {
+        return;
+    }
+    let routes = moved.iter().map(|task| task.route);
+    if let Err(error) = hub.routes.get(&hub.pool, routes).await {
+        settler::said(
+            &error,
+            "what chores have moved is counted without its routes",
+        );
+    }
+    counts::returned(&hub.telemetry, &moved);
+}
+
 /// Where the walks of this replica stand.
 #[derive(Debug, Default)]
 struct Walks {
@@ -181,6 +198,7 @@ async fn cancel_paused(hub: &Hub) -> Result<bool, Error> {
             })
         })
         .await?;
+    counts::cancelled(&hub.telemetry, done.routes.iter().copied());
     if found > 0 {
         tracing::info!(
             found,

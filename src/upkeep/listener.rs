@@ -22,12 +22,15 @@ const NOTIFICATIONS: usize = 1024;
 pub async fn run(hub: Arc<Hub>) {
     let ended = hub.ended.clone();
     ended.run_until_cancelled(listen_on(&hub)).await;
+    hub.telemetry.heard.listening(false);
 }
 
 async fn listen_on(hub: &Hub) {
     let mut wait = RETRY_WAITS.0;
     loop {
-        match listen_once(hub, &mut wait).await {
+        let ended = listen_once(hub, &mut wait).await;
+        hub.telemetry.heard.listening(false);
+        match ended {
             Ok(()) => tracing::debug!("the listening connection ended; it is made anew"),
             Err(error) => {
                 tracing::debug!(%error, "the listening connection failed; it is made anew");
@@ -55,6 +58,7 @@ async fn listen_once(hub: &Hub, wait: &mut Duration) -> Result<(), store::Error>
     let used = async {
         listen::start(&client, CHECK).await?;
         *wait = RETRY_WAITS.0;
+        hub.telemetry.heard.listening(true);
         // What was committed while nobody listened.
         hub.wakes.everything();
         hub.orders.notify_one();
@@ -78,6 +82,11 @@ async fn listen_once(hub: &Hub, wait: &mut Duration) -> Result<(), store::Error>
 /// something; `awaiting`, where somebody begins to wait for the end of a task; `ended`, where tasks have ended. Anything
 /// else is from a newer release.
 fn take_up(hub: &Hub, payload: &str) {
+    let heard = &hub.telemetry.heard;
+    match payload {
+        "redrive" | "keys" | "settings" | "orders" | "awaiting" | "ended" => heard.heard(payload),
+        _ => {}
+    }
     match payload {
         "redrive" => return hub.wakes.redrive(),
         "keys" => return hub.wakes.keys(),
@@ -89,12 +98,18 @@ fn take_up(hub: &Hub, payload: &str) {
     }
     let (route, what) = payload.split_once(' ').unwrap_or((payload, ""));
     match route.parse() {
-        Ok(route) => match what {
-            "" => hub.wakes.route(route, false),
-            "back" => hub.wakes.route(route, true),
-            "freed" => hub.wakes.freed_elsewhere(route),
-            _ => {}
-        },
-        Err(_) => tracing::debug!("a notification of unknown form"),
+        Ok(route) => {
+            heard.heard(if what.is_empty() { "enqueued" } else { what });
+            match what {
+                "" => hub.wakes.route(route, false),
+                "back" => hub.wakes.route(route, true),
+                "freed" => hub.wakes.freed_elsewhere(route),
+                _ => {}
+            }
+        }
+        Err(_) => {
+            heard.heard("unknown");
+            tracing::debug!("a notification of unknown form");
+        }
     }
 }

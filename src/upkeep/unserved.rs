@@ -166,13 +166,14 @@ pub(super) async fn look(
     })
 }
 
-/// Writes the list, and fails what is to be failed; answers how many tasks that were, of one kind at most.
+/// Writes the list, and fails what is to be failed; answers these tasks: those of strict routes, and those that have not
+/// started in time.
 pub(super) async fn write(
     client: &impl GenericClient,
     looked: &Looked,
     defaults: &Defaults,
     max_losses: i32,
-) -> Result<usize, Error> {
+) -> Result<[Vec<Returned>; 2], Error> {
     let news = store::write(client, &looked.looks_so, &looked.judged).await?;
     for judged in &looked.judged {
         if let Some(route) = looked.routes.get(&judged.route) {
@@ -181,7 +182,7 @@ pub(super) async fn write(
     }
     let spent = fail_strict(client, looked, defaults, max_losses).await?;
     let expired = expire(client, looked, max_losses).await?;
-    Ok(spent.max(expired))
+    Ok([spent, expired])
 }
 
 fn say(route: &Route, judged: &Judged, is_news: bool) {
@@ -217,7 +218,7 @@ async fn fail_strict(
     looked: &Looked,
     defaults: &Defaults,
     max_losses: i32,
-) -> Result<usize, Error> {
+) -> Result<Vec<Returned>, Error> {
     let strict: HashMap<RouteId, Reason> = looked
         .judged
         .iter()
@@ -228,7 +229,7 @@ async fn fail_strict(
         .map(|judged| (judged.route, judged.reason))
         .collect();
     if strict.is_empty() {
-        return Ok(0);
+        return Ok(Vec::new());
     }
     let wanted: Vec<RouteId> = strict.keys().copied().collect();
     let stuck = store::find_waiting(client, &wanted, BATCH).await?;
@@ -246,8 +247,7 @@ async fn fail_strict(
         let policy = *policies.get(&task.token.id)?;
         Some((task, Outcome::Unserved(failure), policy))
     });
-    let moved = end(client, outcomes, max_losses).await?;
-    Ok(moved.len())
+    end(client, outcomes, max_losses).await
 }
 
 /// Ends tasks that have not started by their deadline for that.
@@ -255,10 +255,10 @@ async fn expire(
     client: &impl GenericClient,
     looked: &Looked,
     max_losses: i32,
-) -> Result<usize, Error> {
+) -> Result<Vec<Returned>, Error> {
     let expired = store::find_expired(client, BATCH).await?;
     if expired.is_empty() {
-        return Ok(0);
+        return Ok(Vec::new());
     }
     let mut wanted: Vec<RouteId> = expired.iter().map(|task| task.route).collect();
     wanted.sort_unstable();
@@ -312,7 +312,7 @@ async fn expire(
         moved = moved.len(),
         "tasks that did not start in time are dead letters"
     );
-    Ok(moved.len())
+    Ok(moved)
 }
 
 fn sentence(what: &str, why: &str) -> String {

@@ -43,6 +43,7 @@ mod key_rates;
 mod key_replicas;
 mod keys;
 mod lifecycle;
+mod metrics;
 mod model;
 mod operators;
 mod outage;

@@ -252,7 +252,7 @@ async fn failures_are_told_apart_by_their_sqlstate() {
     );
     let error = answer("select pg_terminate_backend(pg_backend_pid())".into()).await;
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
-    assert_eq!(pool.usage().0, 0, "a broken connection is not kept");
+    assert_eq!(pool.usage().open, 0, "a broken connection is not kept");
 
     let nobody = Pool::new(&Settings::new("postgres://postgres@127.0.0.1:1/postgres")).unwrap();
     let error = nobody.get().await.map(drop).unwrap_err();

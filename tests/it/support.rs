@@ -5,6 +5,7 @@ mod cluster;
 mod container;
 mod database;
 mod eventually;
+pub mod exposition;
 pub mod letters;
 mod operator;
 pub mod plan;

@@ -17,6 +17,7 @@ use super::{json, read_body, read_bytes};
 use crate::api::{CancelView, Error, ListedView, State, TaskView, duration};
 use crate::store::enqueue::{Enqueued, NewTask};
 use crate::store::tasks::{Filter, Parts};
+use crate::telemetry::Door;
 
 /// How long `/wait` waits unless told.
 const WAIT: Duration = Duration::from_secs(30);
@@ -60,6 +61,7 @@ pub(super) async fn enqueue(
 ) -> Result<Response, Error> {
     let split = body::split(&read_body(&state, request).await?)?;
     let enqueued = state.enqueue(new_tasks(split.objects)?).await?;
+    state.count_enqueued(Door::Http, &enqueued);
     let status = if enqueued.iter().any(|task| task.created) {
         StatusCode::CREATED
     } else {

@@ -16,6 +16,7 @@ use crate::api::{
 };
 use crate::store::enqueue::NewTask;
 use crate::store::workflows::{Filter, NewWorkflow, Order};
+use crate::telemetry::Door;
 
 /// A page of runs.
 #[derive(Serialize, ToSchema)]
@@ -45,6 +46,7 @@ pub(super) async fn start(
 ) -> Result<Response, Error> {
     let workflow = read_workflow(&read_body(&state, request).await?)?;
     let started = state.start_workflow(workflow).await?;
+    state.count_started(Door::Http, &started);
     let status = if started.created {
         StatusCode::CREATED
     } else {
@@ -99,6 +101,7 @@ pub(super) async fn add(
         }
     }
     let (run, tasks) = state.add_members(workflow_id(&id)?, added).await?;
+    state.count_members(Door::Http, &tasks);
     let view = AddedView {
         run_id: run.to_string(),
         task_ids: tasks.iter().map(i64::to_string).collect(),

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use super::limits::Left;
 use super::{EMPTY_RESET_INTERVAL, LATE_COMMITS, Lane, Lanes, Place, START};
-use crate::domain::id::NamespaceId;
+use crate::domain::id::{NamespaceId, RouteId};
 use crate::domain::quota::Limited;
 use crate::store::claim::{ClaimRequest, Claimed, LaneRequest};
 
 /// What is worth counting of one claim.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::dispatch) struct Learned {
-    /// How long the first task of each tenant that had just begun to wait has been due.
-    pub(in crate::dispatch) first_starts: Vec<Duration>,
+    /// How long the first task of each tenant that had just begun to wait has been due, and its route.
+    pub(in crate::dispatch) first_starts: Vec<(RouteId, Duration)>,
     /// Tasks that came before more urgent ones since they had waited for so long.
     pub(in crate::dispatch) aged: usize,
     /// Quotas that are used up.
@@ -100,7 +100,7 @@ impl Lanes {
             {
                 learned
                     .first_starts
-                    .push((at - first).to_std().unwrap_or_default());
+                    .push((lane.route, (at - first).to_std().unwrap_or_default()));
             }
             let share = request.shares.get(lane.share).copied().unwrap_or(0);
             let unused = taken.shares.get(&lane.share).copied().unwrap_or(0) < share;

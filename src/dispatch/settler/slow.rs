@@ -15,6 +15,7 @@ use crate::dispatch::routes::Routes;
 use crate::dispatch::wakes::Wakes;
 use crate::store::settle::{self, Goes};
 use crate::store::{Error, Pool};
+use crate::telemetry::Telemetry;
 
 /// Connections that wait for a lock at the same time; the others are for those who need none.
 const WAITERS: usize = 2;
@@ -28,6 +29,7 @@ pub(super) struct SlowLane {
     pub(super) settings: Settings,
     pub(super) wakes: Arc<Wakes>,
     pub(super) routes: Routes,
+    pub(super) telemetry: Arc<Telemetry>,
     pub(super) gauge: Arc<Gauge>,
     pub(super) runs: Runs,
     pub(super) keys: Keys,
@@ -40,7 +42,7 @@ impl SlowLane {
     pub(super) fn new(
         pool: Pool,
         settings: Settings,
-        (wakes, routes): (Arc<Wakes>, Routes),
+        (wakes, routes, telemetry): (Arc<Wakes>, Routes, Arc<Telemetry>),
         gauge: Arc<Gauge>,
         (runs, keys): (Runs, Keys),
         tracker: &TaskTracker,
@@ -52,6 +54,7 @@ impl SlowLane {
             settings,
             wakes,
             routes,
+            telemetry,
             gauge,
             runs,
             keys,
@@ -74,6 +77,7 @@ impl SlowLane {
         loop {
             match self.try_once(report.clone()).await {
                 Ok(written) if !written.is_busy(report.token) => {
+                    written.count(&self.telemetry, 1);
                     for task in &written.returned {
                         self.wakes.route(task.route, true);
                         if task.goes == Goes::Dead {

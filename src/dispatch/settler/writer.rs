@@ -1,7 +1,7 @@
 //! Writes batches of reports, as often as it takes.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::GenericClient;
 
@@ -15,7 +15,7 @@ use crate::domain::settlement::{Move, Settlement};
 use crate::fleet::{Reply, SessionId};
 use crate::proto::worker::dispatcher_frame::Frame;
 use crate::proto::worker::{ResultAck, ResultAcks, Verdict as Answer};
-use crate::store::settle::{self, Completion, Goes, Missed, Return, Returned, Verdict};
+use crate::store::settle::{self, Completed, Completion, Goes, Missed, Return, Returned, Verdict};
 use crate::store::{Error, dispatchers};
 
 /// First wait after the database failed; doubles up to the last.
@@ -32,8 +32,9 @@ pub(super) struct Writer {
 /// What one pass over unique reports came to.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    recorded: HashSet<TaskId>,
-    busy: HashSet<TaskId>,
+    pub(super) recorded: HashSet<TaskId>,
+    pub(super) busy: HashSet<TaskId>,
+    pub(super) completed: Vec<Completed>,
     pub(super) returned: Vec<Returned>,
     /// Runs of workflows whose members have ended.
     pub(super) runs: BTreeSet<RunId>,
@@ -47,8 +48,10 @@ impl Writer {
         let mut handed_on = 0;
         let mut rounds = unique_rounds(batch);
         while let Some(mut round) = rounds.pop_front() {
+            let began = Instant::now();
             match self.write_stubbornly(&mut round).await {
                 Ok(written) => {
+                    self.count(&written, round.len(), began.elapsed());
                     self.free(&mut round, &written);
                     self.wake(&round, &written.returned).await;
                     handed_on += self.answer(round, &written);
@@ -257,7 +260,8 @@ pub(super) async fn write_once(
     let mut written = Written::default();
     let (completions, returns) = by_kind(reports);
     if !completions.is_empty() {
-        for ended in settle::complete(client, &completions).await? {
+        written.completed = settle::complete(client, &completions).await?;
+        for ended in &written.completed {
             written.recorded.insert(ended.id);
             written.runs.extend(ended.run);
             written.keys.extend(ended.key);

@@ -7,6 +7,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
+use super::exposition::Page;
 use super::{Replica, eventually};
 
 /// What a change takes to be seen over heartbeats and chores, unless something is broken.
@@ -38,6 +39,18 @@ impl Operator {
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    /// What Prometheus would scrape.
+    pub async fn scrape(&self) -> (Page, String) {
+        let uri = format!("{}/metrics", self.base).parse().unwrap();
+        let response = self.client.get(uri).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let kind = response.headers()["content-type"].to_str().unwrap();
+        assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        (Page::parse(&text), text)
     }
 
     /// An answer that must be a good one.

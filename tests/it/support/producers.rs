@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use fencepost::api::{Hints, Limits, Readiness, State, Waits, grpc, http};
+use fencepost::api::{Hints, Limits, Metrics, Readiness, State, Waits, grpc, http};
 use fencepost::proto::producer::producer_service_client::ProducerServiceClient;
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
@@ -76,6 +76,7 @@ impl Producers {
             hub,
             readiness: ready,
             limits,
+            metrics: Metrics::default(),
         };
         let mut servers = JoinSet::new();
         servers.spawn(poller.run(CancellationToken::new()));

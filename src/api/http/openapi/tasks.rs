@@ -11,6 +11,7 @@ use crate::api::http::execute::{ReplyView, RequestsList};
 use crate::api::http::levers::{CancelledList, PausesList};
 use crate::api::http::tasks::{EnqueuedView, TasksPage};
 use crate::api::{CancelReport, CancelView, PausedView, ResumedView, STATES, TaskView, WhyView};
+use crate::telemetry;
 
 const ID: &str = "The task's id.";
 
@@ -147,6 +148,14 @@ fn replica() -> Vec<Operation> {
         )
         .answers::<ReadyView>(200, "It is.")
         .answers::<ReadyView>(503, "It is not, and why."),
+        Operation::get(
+            "/metrics",
+            ("replica", "readMetrics"),
+            "Read the metrics of this replica, for Prometheus",
+        )
+        .about("docs/metrics.md says what each of them means.")
+        .answers_text(200, "All metrics.", telemetry::CONTENT_TYPE)
+        .refuses(&[&["FP-114"]]),
         Operation::get(
             "/openapi.json",
             ("replica", "readContract"),
