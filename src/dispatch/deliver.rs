@@ -247,8 +247,12 @@ pub(super) fn body_missing(hub: &Hub, claim: &Claim) -> Report {
 
 fn undelivered(hub: &Hub, claim: &Claim, outcome: Outcome) -> Report {
     if let Outcome::Unservable(failure) = &outcome {
+        let route = hub.routes.one(claim.route);
         tracing::warn!(
             task = claim.token.id,
+            queue = route.as_deref().map(|route| route.task_queue.as_str()),
+            attempt = claim.attempt.saturating_add(1),
+            fence = claim.token.fence,
             class = failure.class,
             "task can't be delivered"
         );

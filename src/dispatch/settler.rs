@@ -85,6 +85,13 @@ impl Report {
     }
 }
 
+impl Report {
+    /// The worker that had it.
+    fn worker_name(&self) -> Option<&str> {
+        self.worker.as_ref().map(|(worker, _)| worker.as_str())
+    }
+}
+
 /// The way to the settler. Clones lead to the same one.
 #[derive(Clone, Debug)]
 pub struct Settler {

@@ -459,3 +459,31 @@ fn alerts_and_the_board_name_metrics_that_exist_and_every_alert_says_what_to_do(
         }
     }
 }
+
+#[tokio::test]
+async fn a_line_about_a_delivery_names_task_queue_worker_and_attempt() {
+    let test = TestDb::new().await;
+    let env: Vec<_> = SHORT
+        .iter()
+        .copied()
+        .chain([("LOG__FORMAT", "json")])
+        .collect();
+    let replica = Replica::start(&test.url(), &env).await;
+    let db = test.connect().await;
+    let mut worker = ScriptedWorker::connect(&replica.url()).await;
+    let id = enqueue(&db, "").await;
+    // Neither accepted nor refused.
+    let task = worker.task().await;
+    let line = eventually(STEP, async || {
+        let log = replica.log();
+        let line = log.lines().find(|line| line.contains("over its time"))?;
+        Some(serde_json::from_str::<serde_json::Value>(line).unwrap())
+    })
+    .await;
+    let named = &line["span"];
+    assert_eq!(named["task"], id, "{line}");
+    assert_eq!(named["queue"], "q", "{line}");
+    assert_eq!(named["attempt"], task.attempt, "{line}");
+    assert_eq!(named["fence"], task.fence, "{line}");
+    assert_eq!(named["worker"], worker.welcome.worker_id, "{line}");
+}

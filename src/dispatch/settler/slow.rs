@@ -95,7 +95,7 @@ impl SlowLane {
                 }
                 Ok(_) => {}
                 Err(error) if error.is_data() => {
-                    if !condemn(&mut report, &error) {
+                    if !condemn(&mut report, &error, &self.routes) {
                         break;
                     }
                 }

@@ -9,6 +9,7 @@ use super::Report;
 use super::freed::take_slots;
 use super::slow::SlowLane;
 use crate::dispatch::hub::DATABASE_DEADLINE;
+use crate::dispatch::routes::Routes;
 use crate::domain::id::{KeyHash, RouteId, RunId, TaskId, Token};
 use crate::domain::outcome::Failure;
 use crate::domain::settlement::{Move, Settlement};
@@ -58,7 +59,7 @@ impl Writer {
                     self.slow.runs.look_at(written.runs);
                     self.slow.keys.look_at(written.keys);
                 }
-                Err(error) => rounds.extend(Self::isolate(round, &error)),
+                Err(error) => rounds.extend(self.isolate(round, &error)),
             }
         }
         handed_on
@@ -92,12 +93,12 @@ impl Writer {
 
     /// Halves a round that the database can't take, until the report at fault stands alone: its task then ends
     /// with that as the reason.
-    fn isolate(mut round: Vec<Report>, error: &Error) -> Vec<Vec<Report>> {
+    fn isolate(&self, mut round: Vec<Report>, error: &Error) -> Vec<Vec<Report>> {
         if round.len() > 1 {
             let rest = round.split_off(round.len() / 2);
             return vec![round, rest];
         }
-        round.retain_mut(|report| condemn(report, error));
+        round.retain_mut(|report| condemn(report, error, &self.slow.routes));
         if round.is_empty() {
             return Vec::new();
         }
@@ -160,14 +161,17 @@ impl Writer {
 
 /// A report that can't be stored ends its task with that as the reason. False: that can't be stored either, and the row
 /// stays claimed until its deadline.
-pub(super) fn condemn(report: &mut Report, error: &Error) -> bool {
+pub(super) fn condemn(report: &mut Report, error: &Error, routes: &Routes) -> bool {
     const CLASS: &str = "result_invalid";
     let condemned = matches!(&report.settlement, Settlement::Return { error: Some(failure), .. } if failure.class == CLASS);
+    let route = report.route.and_then(|route| routes.one(route));
+    let queue = route.as_deref().map(|route| route.task_queue.as_str());
+    let (task, fence, worker) = (report.token.id, report.token.fence, report.worker_name());
     if condemned {
-        tracing::error!(task = report.token.id, %error, "a task can't be ended; it stays claimed until its deadline");
+        tracing::error!(task, queue, worker, fence, %error, "a task can't be ended; it stays claimed until its deadline");
         return false;
     }
-    tracing::warn!(task = report.token.id, %error, "a report can't be stored: its task ends with that reason");
+    tracing::warn!(task, queue, worker, fence, %error, "a report can't be stored: its task ends with that reason");
     report.settlement = Settlement::Return {
         how: Move::DeadLetter,
         delay: None,
@@ -198,7 +202,8 @@ impl Acks {
     pub(super) fn add(&mut self, report: &Report, recorded: bool) {
         let Some(reply) = &report.reply else { return };
         if !recorded {
-            tracing::debug!(task = report.token.id, "report is superseded");
+            let (task, fence, worker) = (report.token.id, report.token.fence, report.worker_name());
+            tracing::debug!(task, worker, fence, "report is superseded");
         }
         let verdict = if recorded {
             Answer::Recorded
