@@ -40,7 +40,7 @@ impl Language {
 }
 
 /// A Python with what the example needs, made once under target/.
-async fn python() -> PathBuf {
+pub async fn python() -> PathBuf {
     static MADE: OnceCell<PathBuf> = OnceCell::const_new();
     MADE.get_or_init(async || {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples-venv");

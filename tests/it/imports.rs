@@ -28,9 +28,10 @@ async fn what_was_copied_is_enqueued_in_its_order_with_all_that_it_says() {
     let queue = Queue::new().await;
     let client = queue.client().await;
     client.batch_execute(STAGE).await.unwrap();
-    let rows: String = (0..TASKS)
+    let rows: Vec<String> = (0..TASKS)
         .map(|n| format!("q,t,\"{{\"\"n\"\": {n}}}\",k{},2\n", n % 4_000))
         .collect();
+    let rows = rows.concat();
     copy(
         &client,
         "task_queue, task_type, payload, dispatch_key, priority",
