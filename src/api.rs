@@ -31,8 +31,8 @@ pub use error::{CODES, Code, Error, Kind, status_of};
 pub use execute::{Direct, LONGEST_EXECUTE};
 pub use metrics::Metrics;
 pub use operators::{
-    NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView, WhyView,
-    WorkerView,
+    DeclaredView, NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView,
+    WhyView, WorkerView,
 };
 pub use pauses::{AddressView, PauseView, PausedView, ResumedView};
 pub use view::{ListedView, TaskView};

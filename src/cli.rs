@@ -21,6 +21,7 @@ mod signals;
 mod stage;
 pub mod task;
 mod wait;
+pub mod watch;
 pub mod worker;
 pub mod workers;
 pub mod workflow;
@@ -77,6 +78,8 @@ pub enum Command {
     Resume(pause::Resume),
     /// Look at the connected workers, and order them to take nothing new
     Workers(workers::Args),
+    /// Watch queues, rates and workers: a live view on a terminal, else a line a second
+    Watch(watch::Args),
     /// See it work: a private PostgreSQL, replicas and workers, 10,000 tasks, two of the processes killed half-way
     Demo(demo::Args),
     /// One worker of the demo
@@ -172,6 +175,7 @@ async fn run(cli: Cli) -> u8 {
         Command::Pause(args) => pause::pause(args).await,
         Command::Resume(args) => pause::resume(args).await,
         Command::Workers(args) => workers::run(args).await,
+        Command::Watch(args) => watch::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWorker(args) => demo::worker::run(*args).await,
         Command::Bench(args) => bench::run(*args).await,

@@ -29,6 +29,7 @@ mod settings;
 pub mod settle;
 pub mod tasks;
 mod tls;
+pub mod totals;
 pub mod unserved;
 pub mod upkeep;
 pub mod workers;

@@ -17,8 +17,8 @@ use crate::store::quotas::{self, Ask};
 use crate::store::{Client, fleet, keys, pauses, routes, unserved, workers};
 
 pub use view::{
-    NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView, WhyView,
-    WorkerView,
+    DeclaredView, NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView,
+    WhyView, WorkerView,
 };
 
 /// Counts of waiting tasks stop here: beyond it an estimate is enough, and counting on would read the line.

@@ -27,6 +27,7 @@ enum ConfigCommand {
 struct Show {
     #[command(flatten)]
     sources: Check,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
 }

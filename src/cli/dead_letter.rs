@@ -48,6 +48,7 @@ struct List {
     /// Lines at most
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -79,6 +80,7 @@ struct Redrive {
     /// Who orders it
     #[arg(long, env = "USER", hide_env = true, default_value = "")]
     by: String,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -89,6 +91,7 @@ struct Redrive {
 struct Discard {
     #[command(flatten)]
     which: Which,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -120,7 +123,9 @@ async fn list(args: List) -> anyhow::Result<u8> {
         return Ok(0);
     }
     if letters.is_empty() {
-        output::say("no dead letter matches");
+        output::say(
+            "no dead letter matches; `fencepost task list --state failed` shows what history has of them",
+        );
         return Ok(0);
     }
     let mut table = output::table(&[

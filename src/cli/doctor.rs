@@ -12,6 +12,7 @@ pub struct Args {
     /// Name transactions that have been open for so many seconds and keep dead rows
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32))]
     held_for: u32,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]

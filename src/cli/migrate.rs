@@ -1,6 +1,7 @@
 //! `fencepost migrate`: the schema, up to date.
 
-use crate::cli::{Usage, output};
+use super::Usage;
+use super::output::{self, Output};
 use crate::store::{Settings, migrate};
 
 /// What to do with the migrations.
@@ -15,6 +16,9 @@ pub struct Args {
     /// Print all migrations as one script for psql
     #[arg(long)]
     pub sql: bool,
+    /// What stdout gets of --check
+    #[arg(long, value_enum, default_value = "table", requires = "check")]
+    pub output: Output,
 }
 
 /// Applies the migrations, lists those that are missing, or prints them.
@@ -33,6 +37,16 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     let settings = Settings::new(url);
     if args.check {
         let pending = migrate::check(&settings).await?;
+        if args.output == Output::Json {
+            let views = pending.iter().map(
+                |one| serde_json::json!({"version": one.version, "description": one.description}),
+            );
+            output::json(&views.collect::<Vec<_>>())?;
+            return Ok(u8::from(!pending.is_empty()));
+        }
+        if pending.is_empty() {
+            output::say("the schema is up to date; `fencepost doctor` looks at the rest");
+        }
         for migration in &pending {
             output::line(&format!(
                 "{:04} {}",

@@ -28,6 +28,7 @@ enum NamespaceCommand {
 
 #[derive(Debug, Clone, clap::Args)]
 struct List {
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -66,6 +67,7 @@ struct Set {
     /// NOTIFY `fencepost_dead_letters` of its dead letters
     #[arg(long, value_name = "true|false")]
     dead_letter_notify: Option<bool>,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -81,7 +83,9 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
         NamespaceCommand::List(args) => {
             let namespaces = args.database.open()?.state.namespaces().await?;
             if namespaces.is_empty() {
-                output::say("no namespace yet; the first task of one makes it");
+                output::say(
+                    "no namespace yet; its first task makes it, or `fencepost namespace set NAME`",
+                );
             }
             show(args.output, namespaces)
         }

@@ -57,6 +57,7 @@ pub struct Pause {
         conflicts_with_all = ["namespace", "queue", "task_type", "node", "all", "cancel_running"]
     )]
     list: bool,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -68,6 +69,7 @@ pub struct Pause {
 pub struct Resume {
     #[command(flatten)]
     named: Named,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -141,7 +143,7 @@ fn list(how: Output, pauses: Vec<PauseView>) -> anyhow::Result<u8> {
         return Ok(0);
     }
     if pauses.is_empty() {
-        output::say("nothing is paused");
+        output::say("nothing is paused; `fencepost pause --queue Q` pauses a queue");
         return Ok(0);
     }
     let mut table = output::table(&["paused", "by", "since", "reason", "cancels what runs"]);

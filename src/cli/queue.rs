@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use super::database::Database;
 use super::output::{self, Output};
-use crate::api::NodeSeen;
+use crate::api::{DeclaredView, NodeSeen};
 use crate::store::queues::Declaration;
 use crate::store::rates::RateSettings;
 
@@ -33,10 +33,13 @@ enum QueueCommand {
 
 #[derive(Debug, Clone, clap::Args)]
 struct List {
+    /// Of this namespace
     #[arg(long, value_name = "N")]
     namespace: Option<String>,
+    /// Of this task queue
     #[arg(long, value_name = "Q")]
     queue: Option<String>,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -45,6 +48,7 @@ struct List {
 
 #[derive(Debug, Clone, clap::Args)]
 struct Unserved {
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -53,12 +57,16 @@ struct Unserved {
 
 #[derive(Debug, Clone, clap::Args)]
 struct Declare {
+    /// The task queue
     #[arg(long, value_name = "Q")]
     queue: String,
+    /// The task type
     #[arg(long = "type", value_name = "T")]
     task_type: String,
+    /// The only node that may run its tasks
     #[arg(long, value_name = "L")]
     node: Option<String>,
+    /// The namespace
     #[arg(long, value_name = "N", default_value = "default")]
     namespace: String,
     /// What becomes of due tasks while no live worker serves them: `wait`, or `strict`, which spends an attempt per
@@ -89,14 +97,19 @@ struct Declare {
     /// the letter is redriven or discarded, or the key resumed; what was set before stays unless given
     #[arg(long, value_name = "skip|stop")]
     on_dead_key: Option<String>,
+    /// What stdout gets: nothing, or what is declared now
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
     #[command(flatten)]
     database: Database,
 }
 
 #[derive(Debug, Clone, clap::Args)]
 struct StoppedKeys {
+    /// Of this namespace
     #[arg(long, value_name = "N")]
     namespace: Option<String>,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -108,8 +121,12 @@ struct ResumeKey {
     /// The concurrency key
     #[arg(value_name = "KEY")]
     key: String,
+    /// The namespace of the key
     #[arg(long, value_name = "N", default_value = "default")]
     namespace: String,
+    /// What stdout gets: nothing, or whether anything had stopped it
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
     #[command(flatten)]
     database: Database,
 }
@@ -197,7 +214,9 @@ async fn unserved(args: Unserved) -> anyhow::Result<u8> {
         return Ok(0);
     }
     if unserved.is_empty() {
-        output::say("every queue with due tasks is served");
+        output::say(
+            "every queue with due tasks is served; `fencepost queue list` shows what waits",
+        );
         return Ok(0);
     }
     let mut table = output::table(&[
@@ -255,8 +274,12 @@ async fn declare(args: Declare) -> anyhow::Result<u8> {
         },
         on_dead_key: args.on_dead_key,
     };
-    args.database.open()?.state.declare_queue(route).await?;
-    output::say("declared");
+    let state = args.database.open()?.state;
+    state.declare_queue(route.clone()).await?;
+    match args.output {
+        Output::Json => output::json(&DeclaredView::from(route))?,
+        Output::Table => output::say("declared"),
+    }
     Ok(0)
 }
 
@@ -268,7 +291,9 @@ async fn stopped_keys(args: StoppedKeys) -> anyhow::Result<u8> {
         return Ok(0);
     }
     if stopped.is_empty() {
-        output::say("no dead letter stops a concurrency key");
+        output::say(
+            "no dead letter stops a concurrency key; `fencepost queue declare --on-dead-key stop` lets them",
+        );
         return Ok(0);
     }
     let mut table = output::table(&[
@@ -300,6 +325,10 @@ async fn stopped_keys(args: StoppedKeys) -> anyhow::Result<u8> {
 async fn resume_key(args: ResumeKey) -> anyhow::Result<u8> {
     let state = args.database.open()?.state;
     let resumed = state.resume_key(Some(args.namespace), args.key).await?;
+    if args.output == Output::Json {
+        output::json(&resumed)?;
+        return Ok(0);
+    }
     output::say(&if resumed.was_stopped {
         format!("the key goes on past {} dead letters", resumed.letters)
     } else {

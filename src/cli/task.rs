@@ -43,6 +43,7 @@ struct Show {
     /// With payload and result
     #[arg(long)]
     payload: bool,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -51,10 +52,13 @@ struct Show {
 
 #[derive(Debug, Clone, clap::Args)]
 struct List {
+    /// Of this namespace
     #[arg(long, value_name = "N")]
     namespace: Option<String>,
+    /// Of this task queue
     #[arg(long, value_name = "Q")]
     queue: Option<String>,
+    /// Of this type
     #[arg(long = "type", value_name = "T")]
     task_type: Option<String>,
     /// scheduled, ready, held, running, done, failed or cancelled
@@ -63,6 +67,7 @@ struct List {
     /// Lines at most
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]

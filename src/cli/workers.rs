@@ -30,6 +30,7 @@ enum WorkersCommand {
 
 #[derive(Debug, Clone, clap::Args)]
 struct List {
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -80,7 +81,9 @@ async fn list(args: List) -> anyhow::Result<u8> {
         return Ok(0);
     }
     if workers.is_empty() {
-        output::say("no worker is connected to any live replica");
+        output::say(
+            "no worker is connected to any live replica; start one: fencepost worker --connect URL --queue Q --type T --echo",
+        );
         return Ok(0);
     }
     let mut table = output::table(&[

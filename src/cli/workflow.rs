@@ -52,6 +52,7 @@ struct Start {
     /// The file, or - for stdin
     #[arg(value_name = "FILE|-")]
     file: PathBuf,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -66,6 +67,7 @@ struct Add {
     /// The file, or - for stdin
     #[arg(value_name = "FILE|-")]
     file: PathBuf,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -80,6 +82,7 @@ struct Show {
     /// The run's id [default: the newest]
     #[arg(long, value_name = "RUN")]
     run: Option<i64>,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -100,6 +103,7 @@ struct Page {
     /// Lines at most
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=i64::from(LONGEST_PAGE)))]
     limit: u32,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -108,16 +112,19 @@ struct Page {
 
 #[derive(Debug, Clone, clap::Args)]
 struct List {
+    /// Of this namespace
     #[arg(long, value_name = "N")]
     namespace: Option<String>,
     /// running, done, failed or cancelled
     #[arg(long)]
     state: Option<String>,
+    /// Of workflows with this name
     #[arg(long)]
     name: Option<String>,
     /// Lines at most
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=i64::from(LONGEST_PAGE)))]
     limit: u32,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -135,6 +142,7 @@ struct Change {
     /// Who says so
     #[arg(long, env = "USER", hide_env = true, default_value = "")]
     by: String,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -275,6 +283,10 @@ async fn members(args: Page) -> anyhow::Result<u8> {
         output::json(&views)?;
         return Ok(0);
     }
+    if members.is_empty() {
+        output::say("no member there; `fencepost workflow add ID FILE` adds some");
+        return Ok(0);
+    }
     let mut table = output::table(&["member", "task", "state", "tries", "error"]);
     for member in members {
         table.add_row([
@@ -297,6 +309,10 @@ async fn events(args: Page) -> anyhow::Result<u8> {
     if args.output == Output::Json {
         let views: Vec<EventView> = events.into_iter().map(EventView::from).collect();
         output::json(&views)?;
+        return Ok(0);
+    }
+    if events.is_empty() {
+        output::say("no event there; `fencepost workflow show ID` shows where the run stands");
         return Ok(0);
     }
     let mut table = output::table(&["event", "at", "what", "member", "task", "detail"]);

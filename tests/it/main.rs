@@ -22,6 +22,7 @@ mod architecture;
 mod bench;
 mod between;
 mod cancels;
+mod command_line;
 mod commands;
 mod config;
 mod contract;

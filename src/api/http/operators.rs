@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::body::{self, Members};
 use super::tasks::{integer, number, parameters, typed, unless_null};
 use super::{json, read_body, read_bytes};
-use crate::api::{Error, NamespaceView, QueueView, State, UnservedView, WorkerView};
+use crate::api::{DeclaredView, Error, NamespaceView, QueueView, State, UnservedView, WorkerView};
 use crate::domain::scope::Order;
 use crate::store::queues::{Declaration, NO_QUOTA, NamespaceSettings};
 
@@ -24,17 +24,6 @@ pub(super) struct QueuesList {
 #[derive(Serialize, ToSchema)]
 pub(super) struct UnservedList {
     unserved: Vec<UnservedView>,
-}
-
-/// The queue that is declared now.
-#[derive(Serialize, ToSchema)]
-pub(super) struct DeclaredView {
-    namespace: String,
-    task_queue: String,
-    task_type: String,
-    #[schema(required)]
-    node: Option<String>,
-    declared: bool,
 }
 
 /// A page of namespaces.
@@ -112,14 +101,7 @@ pub(super) async fn declare(
         }
     }
     state.declare_queue(route.clone()).await?;
-    let view = DeclaredView {
-        namespace: route.namespace.unwrap_or_else(|| "default".to_owned()),
-        task_queue: route.task_queue,
-        task_type: route.task_type,
-        node: route.node,
-        declared: true,
-    };
-    Ok(json(StatusCode::OK, &view))
+    Ok(json(StatusCode::OK, &DeclaredView::from(route)))
 }
 
 /// `GET /v1/namespaces`

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 pub use keys::{ResumedKeyView, StoppedKeyView};
 use queues::Count;
-pub use queues::QueueView;
+pub use queues::{DeclaredView, QueueView};
 use rate::RateView;
 
 use crate::api::PauseView;

@@ -40,10 +40,13 @@ impl Which {
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Filter")]
 pub(super) struct Filter {
+    /// Of this namespace
     #[arg(long, value_name = "N")]
     namespace: Option<String>,
+    /// Of this task queue
     #[arg(long, value_name = "Q")]
     queue: Option<String>,
+    /// Of this type
     #[arg(long = "type", value_name = "T")]
     task_type: Option<String>,
     /// Pinned to this node

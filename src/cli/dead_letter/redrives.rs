@@ -10,6 +10,7 @@ pub(super) struct List {
     /// Lines at most
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -24,6 +25,7 @@ pub(super) struct Stop {
     /// Why, for those who look at it later
     #[arg(long, default_value = "")]
     reason: String,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -35,6 +37,7 @@ pub(super) struct Resume {
     /// The redrive's number
     #[arg(value_name = "ID")]
     id: i64,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -49,7 +52,9 @@ pub(super) async fn list(args: List) -> anyhow::Result<u8> {
         .redrives(None, args.limit)
         .await?;
     if found.is_empty() && args.output == Output::Table {
-        output::say("no redrive by filter yet");
+        output::say(
+            "no redrive by filter yet; `fencepost dead-letter redrive --queue Q --dry-run` counts what one would take",
+        );
         return Ok(0);
     }
     show(args.output, found)

@@ -13,6 +13,7 @@ pub(super) struct Show {
     /// With its payload
     #[arg(long)]
     payload: bool,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]

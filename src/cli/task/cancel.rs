@@ -27,6 +27,7 @@ pub(super) struct Cancel {
     /// Why, for those who look at them later
     #[arg(long, default_value = "")]
     reason: String,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]
@@ -35,8 +36,10 @@ pub(super) struct Cancel {
 
 #[derive(Debug, Clone, clap::Args)]
 struct Filter {
+    /// Of this task queue
     #[arg(long, value_name = "Q", conflicts_with_all = ["ids", "key"])]
     queue: Option<String>,
+    /// Of this type
     #[arg(long = "type", value_name = "T", conflicts_with_all = ["ids", "key"])]
     task_type: Option<String>,
     /// Tasks pinned to this node

@@ -9,6 +9,7 @@ pub(super) struct Why {
     /// The task's id
     #[arg(value_name = "ID")]
     id: i64,
+    /// What stdout gets
     #[arg(long, value_enum, default_value = "table")]
     output: Output,
     #[command(flatten)]

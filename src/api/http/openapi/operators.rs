@@ -7,9 +7,9 @@ use super::bodies::{NamespaceSettings, NewQueue, OrderNote, StoppedKey};
 use super::operation::{BODY, DATABASE, LOOSE_BODY, Operation, PARAMETERS, one_of, text};
 use crate::api::http::keys::StoppedKeysList;
 use crate::api::http::operators::{
-    DeclaredView, NamespacesList, OrderedView, QueuesList, UnservedList, WorkersList,
+    NamespacesList, OrderedView, QueuesList, UnservedList, WorkersList,
 };
-use crate::api::{NamespaceView, ResumedKeyView};
+use crate::api::{DeclaredView, NamespaceView, ResumedKeyView};
 
 pub(super) fn operations() -> Vec<Operation> {
     let mut all = queues();

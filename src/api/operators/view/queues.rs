@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::super::COUNTED;
 use super::{RateView, RouteView, time};
-use crate::store::queues::{Counted, Queue};
+use crate::store::queues::{Counted, Declaration, Queue};
 
 /// A count that is exact up to 10,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -142,6 +142,29 @@ impl From<Queue> for QueueView {
             oldest_ms: oldest.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
             unserved_reason: reason,
             unserved_since: since.map(time),
+        }
+    }
+}
+
+/// The queue that is declared now.
+#[derive(Serialize, ToSchema)]
+pub struct DeclaredView {
+    namespace: String,
+    task_queue: String,
+    task_type: String,
+    #[schema(required)]
+    node: Option<String>,
+    declared: bool,
+}
+
+impl From<Declaration> for DeclaredView {
+    fn from(route: Declaration) -> Self {
+        Self {
+            namespace: route.namespace.unwrap_or_else(|| "default".to_owned()),
+            task_queue: route.task_queue,
+            task_type: route.task_type,
+            node: route.node,
+            declared: true,
         }
     }
 }
