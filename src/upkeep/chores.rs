@@ -72,7 +72,7 @@ async fn do_chores(
     walks: &mut Walks,
     partitions: bool,
 ) -> Result<Tick, Error> {
-    hub.routes.refresh(&hub.pool).await?;
+    hub.routes.refresh_some(&hub.pool).await?;
     hub.direct.refresh(&hub.pool).await?;
     let (defaults, max_losses) = (hub.settings.defaults, hub.settings.max_losses);
     let (looking, watch) = (Arc::clone(hub), Arc::clone(watch));
