@@ -123,3 +123,22 @@ fn a_database_that_was_never_read_shows_as_that() {
     );
     assert!(!text.contains("fencepost_tasks_ready"), "{text}");
 }
+
+#[test]
+fn values_from_outside_make_no_more_series_than_there_is_room_for() {
+    let telemetry = Telemetry::default();
+    let classes: Vec<String> = (0..250).map(|number| format!("class {number}")).collect();
+    telemetry.failed(classes.iter().map(String::as_str));
+    // Those that came first keep theirs, and the others go on sharing one.
+    telemetry.failed(["class 249 and more", "class 249 and more"]);
+    let text = telemetry.print(&Now::default()).unwrap();
+    let series = text.lines().filter_map(|line| {
+        let labels = line.strip_prefix("fencepost_deliveries_failed_total{class=\"")?;
+        let (class, value) = labels.split_once("\"} ")?;
+        Some((class, value.parse::<u64>().unwrap()))
+    });
+    let series: std::collections::HashMap<&str, u64> = series.collect();
+    assert_eq!(series.len(), 201);
+    assert_eq!(series.values().sum::<u64>(), 252);
+    assert_eq!(series[OTHER], 52);
+}

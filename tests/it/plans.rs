@@ -125,6 +125,7 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
             Some("dispatcher_pkey"),
             "null, null, 10001, 1000, null"
         ),
+        hot!("count_letters", Some("dead_letter_route"), "10000, 1000"),
         hot!("find_orphans", None, "500"),
         hot!("find_overdue", overdue, "500"),
         hot!("find_claims", None, "{dispatcher}, '{{1,2}}'"),
