@@ -1,4 +1,5 @@
--- Lists namespaces by name: $1 one of them (null for all), $2 how many. A paused one starts nothing at all. Each way to
+-- Lists namespaces by name: $1 one of them (null for all), $2 how many, $3 the name that all are behind (null for the
+-- first page). A paused one starts nothing at all. Each way to
 -- ask is a query of its own, so that a plan that holds for every argument finds one by its index.
 with listed as materialized (
     select namespace.*
@@ -10,7 +11,7 @@ with listed as materialized (
     (
         select namespace.*
         from fencepost.namespace
-        where $1::text is null
+        where $1::text is null and namespace.name > coalesce($3::text, '')
         order by namespace.name
         limit $2::bigint
     )

@@ -1,5 +1,6 @@
 -- Lists routes by name: $1 namespace, $2 task queue (null for any), $3 the number at which counting stops, $4 how many
--- routes, $5 routes (null for any). Of each: `ready` tasks are due, `later` ones are not (with those that are to wait
+-- routes, $5 routes (null for any), $6 to $9 namespace, queue, type and node that all are behind (null for the first
+-- page; no effect on $5). Of each: `ready` tasks are due, `later` ones are not (with those that are to wait
 -- for their key then), `held_*` stand outside of the line by a bit of their hold, `claimed` ones have a replica;
 -- `oldest_ms` is how long the first ready one has been due; `full_at` is when the bucket of its rate will be full,
 -- `namespace_full_at` that of its namespace; `unserved_*` say that nobody serves it, where that has been judged, and
@@ -38,6 +39,8 @@ with listed as materialized (
                 where
                     route.namespace_id = namespace.namespace_id
                     and route.task_queue = coalesce($2::text, route.task_queue)
+                    and (route.task_queue, route.task_type, route.node)
+                    > (coalesce($7::text, ''), coalesce($8::text, ''), coalesce($9::text, ''))
                 order by route.task_queue, route.task_type, route.node
                 limit $4::bigint
             ) as mine
@@ -58,10 +61,17 @@ with listed as materialized (
                 where
                     route.namespace_id = namespace.namespace_id
                     and route.task_queue = coalesce($2::text, route.task_queue)
+                    -- Routes of a later namespace are all behind the key.
+                    and (route.task_queue, route.task_type, route.node)
+                    > (
+                        case when namespace.name = $6::text then $7::text else '' end,
+                        case when namespace.name = $6::text then $8::text else '' end,
+                        case when namespace.name = $6::text then $9::text else '' end
+                    )
                 order by route.task_queue, route.task_type, route.node
                 limit $4::bigint
             ) as mine
-        where $5::int[] is null and $1::text is null
+        where $5::int[] is null and $1::text is null and namespace.name >= coalesce($6::text, '')
         order by namespace.name, mine.task_queue, mine.task_type, mine.node
         limit $4::bigint
     )

@@ -1,4 +1,5 @@
--- Dead letters that stop their concurrency keys, the longest first: $1 namespace (null for any), $2 how many.
+-- Dead letters that stop their concurrency keys, the longest first: $1 namespace (null for any), $2 how many,
+-- $3 and $4 time and letter that all are behind (null for the first page).
 select
     stop.letter_id,
     stop.stopped_at,
@@ -32,6 +33,8 @@ cross join
         where found.namespace_id = route.namespace_id
         limit 1
     ) as namespace
-where namespace.name = coalesce($1::text, namespace.name)
+where
+    namespace.name = coalesce($1::text, namespace.name)
+    and ($3::timestamptz is null or (stop.stopped_at, stop.letter_id) > ($3::timestamptz, $4::bigint))
 order by stop.stopped_at, stop.letter_id
 limit $2::bigint

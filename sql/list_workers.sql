@@ -1,5 +1,6 @@
 -- Lists the workers of all live replicas, as of their last beats, and what operators ordered, also for workers that
--- are away: $1 milliseconds of silence after which a replica's word counts for nothing, $2 how many.
+-- are away: $1 milliseconds of silence after which a replica's word counts for nothing, $2 how many, $3 and $4 identity
+-- and worker (empty for one that is away) that all are behind (null for the first page).
 select
     coalesce(present.identity, worker_order.identity) as identity,
     present.worker_id,
@@ -29,5 +30,8 @@ from (
         and dispatcher.heartbeat_at > statement_timestamp() - $1::bigint * interval '1 millisecond'
 ) as present
 full join fencepost.worker_order on worker_order.identity = present.identity
-order by identity, present.worker_id
+where
+    $3::text is null
+    or (coalesce(present.identity, worker_order.identity), coalesce(present.worker_id, '')) > ($3::text, $4::text)
+order by coalesce(present.identity, worker_order.identity), coalesce(present.worker_id, '')
 limit $2::bigint

@@ -10,6 +10,7 @@ pub mod grpc;
 pub mod http;
 mod metrics;
 mod operators;
+pub mod page;
 mod pauses;
 mod view;
 pub mod waits;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::page::{Listing, Window};
 use super::{Error, State};
 use crate::dispatch::Hub;
 use crate::dispatch::direct::{self, LineEntry, Reply, Request};
@@ -60,8 +61,14 @@ impl State {
     }
 
     /// The direct requests that wait and run on this replica, in order of arrival.
-    pub fn direct_requests(&self) -> Result<Vec<LineEntry>, Error> {
-        Ok(self.hub()?.direct.list())
+    pub fn direct_requests(&self, window: &Window) -> Result<Listing<LineEntry>, Error> {
+        let after = window.key::<1>()?.map(|[number]| number.parse::<u64>());
+        let wrong = |_| Error::invalid_value("after", "after must be the next of another page.");
+        let after = after.transpose().map_err(wrong)?.unwrap_or(0);
+        let mut found = self.hub()?.direct.list();
+        found.retain(|entry| entry.number > after);
+        found.truncate(window.rows());
+        Ok(window.cut(found, |entry| [entry.number.to_string()]))
     }
 
     fn hub(&self) -> Result<Arc<Hub>, Error> {

@@ -7,7 +7,10 @@ pub(super) use view::time;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use super::page::{Listing, Window};
 use super::{Error, State};
+use chrono::DateTime;
+
 use crate::domain::id::RouteId;
 use crate::domain::route::Route;
 use crate::domain::scope::{self, Group, Order};
@@ -77,40 +80,54 @@ impl State {
         (hub.dispatcher == claimed.dispatcher).then(|| worker.identity.clone())
     }
 
-    /// The routes with due tasks that no worker of any replica can take now, the longest wait first. A full pool is
-    /// among them only once its line has been judged to stand still.
-    pub async fn unserved(&self) -> Result<Vec<UnservedView>, Error> {
-        let found = self.pool.run(self.limits.database, |client| {
+    /// The routes with due tasks that no worker of any replica can take now. Pages go by the routes' numbers; within one
+    /// the longest wait is first. A full pool is among them only once its line has been judged to stand still, so that a
+    /// page can be short and not be the last.
+    pub async fn unserved(&self, window: Window) -> Result<Listing<UnservedView>, Error> {
+        let after = window.key::<1>()?.map(|[route]| route.parse::<RouteId>());
+        let wrong = |_| Error::invalid_value("after", "after must be the next of another page.");
+        let after = after.transpose().map_err(wrong)?.unwrap_or(0);
+        let found = self.pool.run(self.limits.database, move |client| {
+            let window = window.clone();
             Box::pin(async move {
                 let due = routes::find_due(client).await?;
                 let due: BTreeSet<RouteId> = due
                     .iter()
-                    .filter(|lane| lane.is_open())
+                    .filter(|lane| lane.is_open() && lane.route > after)
                     .map(|lane| lane.route)
                     .collect();
                 let due: Vec<RouteId> = due.into_iter().collect();
                 let groups = live_groups(client).await?;
-                let unserved: HashMap<RouteId, (Route, Reason)> = routes::read(client, &due)
+                let mut unserved: Vec<(Route, Reason)> = routes::read(client, &due)
                     .await?
                     .into_iter()
                     .filter_map(|route| {
                         let reason = verdict::census(&route, &groups).err()?;
-                        Some((route.id, (route, reason)))
+                        Some((route, reason))
                     })
-                    .take(usize::try_from(LONGEST_LIST).unwrap_or(usize::MAX))
                     .collect();
-                let wanted: Vec<RouteId> = unserved.keys().copied().collect();
+                unserved.sort_by_key(|(route, _)| route.id);
+                unserved.truncate(window.rows());
+                let page = window.cut(unserved, |(route, _)| [route.id.to_string()]);
+                let wanted: Vec<RouteId> = page.lines.iter().map(|(route, _)| route.id).collect();
                 let waiting = unserved::count_waiting(client, &wanted, COUNTED + 1).await?;
-                Ok((unserved, waiting))
+                Ok((page, waiting))
             })
         });
-        let (mut unserved, waiting) = found.await?;
+        let (page, waiting) = found.await?;
+        let lines = page.lines.into_iter();
+        let mut unserved: HashMap<RouteId, (Route, Reason)> = lines
+            .map(|(route, reason)| (route.id, (route, reason)))
+            .collect();
         let views = waiting.iter().filter_map(|waiting| {
             let (route, reason) = unserved.remove(&waiting.route)?;
             let counts = reason != Reason::WorkersAtCapacity || waiting.since.is_some();
             counts.then(|| UnservedView::new(&route, reason, waiting))
         });
-        Ok(views.collect())
+        Ok(Listing {
+            lines: views.collect(),
+            next: page.next,
+        })
     }
 
     /// The known routes by name, with what waits and what runs.
@@ -118,18 +135,22 @@ impl State {
         &self,
         namespace: Option<String>,
         task_queue: Option<String>,
-    ) -> Result<Vec<QueueView>, Error> {
+        window: Window,
+    ) -> Result<Listing<QueueView>, Error> {
+        let (key, rows) = (window.key::<4>()?, rows(&window));
         let found = self.pool.run(self.limits.database, move |client| {
             Box::pin(async move {
                 let wanted = Wanted {
                     namespace: namespace.as_deref(),
                     task_queue: task_queue.as_deref(),
                     routes: None,
+                    after: key.as_ref(),
                 };
-                queues::list(client, wanted, COUNTED + 1, LONGEST_LIST).await
+                queues::list(client, wanted, COUNTED + 1, rows).await
             })
         });
-        Ok(found.await?.into_iter().map(QueueView::from).collect())
+        let found = found.await?.into_iter().map(QueueView::from);
+        Ok(window.cut(found.collect(), |queue| queue.route.key()))
     }
 
     /// Declares a queue for one type and node.
@@ -145,13 +166,25 @@ impl State {
     pub async fn stopped_keys(
         &self,
         namespace: Option<String>,
-    ) -> Result<Vec<StoppedKeyView>, Error> {
+        window: Window,
+    ) -> Result<Listing<StoppedKeyView>, Error> {
+        let (key, rows) = (window.key::<2>()?, rows(&window));
+        let after = key.map(|[since, letter]| {
+            let since = since.parse().ok().and_then(DateTime::from_timestamp_micros);
+            since.zip(letter.parse().ok())
+        });
+        let wrong = || Error::invalid_value("after", "after must be the next of another page.");
+        let after = after.map(|after| after.ok_or_else(wrong)).transpose()?;
         let found = self.pool.run(self.limits.database, move |client| {
             Box::pin(
-                async move { keys::list_stopped(client, namespace.as_deref(), LONGEST_LIST).await },
+                async move { keys::list_stopped(client, namespace.as_deref(), rows, after).await },
             )
         });
-        Ok(found.await?.into_iter().map(StoppedKeyView::from).collect())
+        let page = window.cut(found.await?, |stopped| {
+            let since = stopped.since.timestamp_micros();
+            [since.to_string(), stopped.letter.to_string()]
+        });
+        Ok(page.map(StoppedKeyView::from))
     }
 
     /// Lets a concurrency key go on that dead letters have stopped.
@@ -167,11 +200,16 @@ impl State {
     }
 
     /// The namespaces by name.
-    pub async fn namespaces(&self) -> Result<Vec<NamespaceView>, Error> {
-        let found = self.pool.run(self.limits.database, |client| {
-            Box::pin(async move { queues::list_namespaces(client, None, LONGEST_LIST).await })
+    pub async fn namespaces(&self, window: Window) -> Result<Listing<NamespaceView>, Error> {
+        let (key, rows) = (window.key::<1>()?, rows(&window));
+        let found = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move {
+                let after = key.as_ref().map(|[name]| name.as_str());
+                queues::list_namespaces_after(client, None, rows, after).await
+            })
         });
-        Ok(found.await?.into_iter().map(NamespaceView::from).collect())
+        let page = window.cut(found.await?, |namespace| [namespace.name.clone()]);
+        Ok(page.map(NamespaceView::from))
     }
 
     /// Sets what is given of a namespace, which is made if it is new, and answers what it is then.
@@ -190,12 +228,18 @@ impl State {
         set.await?.pop().map(NamespaceView::from).ok_or_else(gone)
     }
 
-    /// The workers of all live replicas, and the orders for workers that are away.
-    pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
-        let found = self.pool.run(self.limits.database, |client| {
-            Box::pin(async move { workers::list(client, SILENCE, LONGEST_LIST).await })
+    /// The workers of all live replicas, and the orders for workers that are away, by identity.
+    pub async fn workers(&self, window: Window) -> Result<Listing<WorkerView>, Error> {
+        let (key, rows) = (window.key::<2>()?, rows(&window));
+        let found = self.pool.run(self.limits.database, move |client| {
+            Box::pin(async move { workers::list(client, SILENCE, rows, key.as_ref()).await })
         });
-        Ok(found.await?.into_iter().map(WorkerView::from).collect())
+        let page = window.cut(found.await?, |worker| {
+            let present = worker.present.as_ref();
+            let worker_id = present.map(|present| present.worker_id.clone());
+            [worker.identity.clone(), worker_id.unwrap_or_default()]
+        });
+        Ok(page.map(WorkerView::from))
     }
 
     /// Orders something for workers by their identities, or lifts (`None`) what was ordered; replicas take it up with
@@ -224,6 +268,11 @@ impl State {
         });
         Ok(ordered.await?)
     }
+}
+
+/// As the database counts.
+fn rows(window: &Window) -> i64 {
+    i64::try_from(window.rows()).unwrap_or(i64::MAX)
 }
 
 /// The workers of all live replicas, as far as they take new tasks.

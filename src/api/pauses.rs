@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use super::cancels::{CancelMatching, CancelReport};
 use super::operators::time;
+use super::page::{Listing, Window};
 use super::{Error, State};
 use crate::domain::pause::{Address, Pause};
 use crate::store::cancel::Matching;
@@ -147,11 +148,31 @@ impl State {
         })
     }
 
-    /// Everything that is paused, the widest first.
-    pub async fn pauses(&self) -> Result<Vec<PauseView>, Error> {
+    /// What is paused, the widest first.
+    pub async fn pauses(&self, window: Window) -> Result<Listing<PauseView>, Error> {
+        let key = window.key::<5>()?;
         let found = self.pool.run(self.limits.database, |client| {
             Box::pin(async move { pauses::read(client).await })
         });
-        Ok(found.await?.into_iter().map(PauseView::from).collect())
+        // They are few, since people make them, and every replica reads them as a whole.
+        let mut found = found.await?;
+        found.sort_by_cached_key(|pause| place(&pause.address));
+        found.retain(|pause| key.as_ref().is_none_or(|key| place(&pause.address) > *key));
+        found.truncate(window.rows());
+        let page = window.cut(found, |pause| place(&pause.address));
+        Ok(page.map(PauseView::from))
     }
+}
+
+/// Where it stands in the list: how much it names, and what.
+fn place(address: &Address) -> [String; 5] {
+    let parts = [
+        &address.namespace,
+        &address.task_queue,
+        &address.task_type,
+        &address.node,
+    ];
+    let named = parts.iter().filter(|part| part.is_some()).count();
+    let [namespace, queue, kind, node] = parts.map(|part| part.clone().unwrap_or_default());
+    [named.to_string(), namespace, queue, kind, node]
 }

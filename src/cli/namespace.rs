@@ -6,7 +6,7 @@ use secrecy::SecretString;
 use super::Usage;
 use super::database::Database;
 use super::output::{self, Output};
-use crate::api::NamespaceView;
+use crate::api::{NamespaceView, page};
 use crate::store::letter_events::Hook;
 use crate::store::queues::NamespaceSettings;
 use crate::store::rates::RateSettings;
@@ -81,7 +81,9 @@ struct Set {
 pub async fn run(args: Args) -> anyhow::Result<u8> {
     match args.command {
         NamespaceCommand::List(args) => {
-            let namespaces = args.database.open()?.state.namespaces().await?;
+            let session = args.database.open()?;
+            let namespaces =
+                page::all(async |window| session.state.namespaces(window).await).await?;
             if namespaces.is_empty() {
                 output::say(
                     "no namespace yet; its first task makes it, or `fencepost namespace set NAME`",

@@ -2,7 +2,7 @@
 
 use super::database::Database;
 use super::output::{self, Output};
-use crate::api::PauseView;
+use crate::api::{PauseView, page};
 use crate::domain::pause::Address;
 use crate::store::pauses::NewPause;
 
@@ -83,7 +83,8 @@ pub struct Resume {
 pub async fn pause(args: Pause) -> anyhow::Result<u8> {
     let state = args.database.open()?.state;
     if args.list {
-        return list(args.output, state.pauses().await?);
+        let pauses = page::all(async |window| state.pauses(window).await).await?;
+        return list(args.output, pauses);
     }
     let everything = args.named.all;
     let paused = state.pause(NewPause {
@@ -129,7 +130,7 @@ pub async fn resume(args: Resume) -> anyhow::Result<u8> {
         "resumed: {}, paused since {}",
         resumed.name, resumed.paused_since
     ));
-    let left = state.pauses().await?;
+    let left = page::all(async |window| state.pauses(window).await).await?;
     if !left.is_empty() {
         let names: Vec<String> = left.into_iter().map(|pause| pause.name).collect();
         output::say(&format!("still paused: {}", names.join("; ")));

@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use super::database::Database;
 use super::output::{self, Output};
-use crate::api::{DeclaredView, NodeSeen};
+use crate::api::{DeclaredView, NodeSeen, page};
 use crate::store::queues::Declaration;
 use crate::store::rates::RateSettings;
 
@@ -146,8 +146,12 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 async fn list(args: List) -> anyhow::Result<u8> {
-    let state = args.database.open()?.state;
-    let queues = state.queues(args.namespace, args.queue).await?;
+    let session = args.database.open()?;
+    let queues = page::all(async |window| {
+        let (namespace, queue) = (args.namespace.clone(), args.queue.clone());
+        session.state.queues(namespace, queue, window).await
+    });
+    let queues = queues.await?;
     if args.output == Output::Json {
         output::json(&queues)?;
         return Ok(0);
@@ -208,7 +212,9 @@ async fn list(args: List) -> anyhow::Result<u8> {
 }
 
 async fn unserved(args: Unserved) -> anyhow::Result<u8> {
-    let unserved = args.database.open()?.state.unserved().await?;
+    let session = args.database.open()?;
+    let mut unserved = page::all(async |window| session.state.unserved(window).await).await?;
+    unserved.sort_by_key(|one| std::cmp::Reverse(one.oldest_ms));
     if args.output == Output::Json {
         output::json(&unserved)?;
         return Ok(0);
@@ -284,8 +290,12 @@ async fn declare(args: Declare) -> anyhow::Result<u8> {
 }
 
 async fn stopped_keys(args: StoppedKeys) -> anyhow::Result<u8> {
-    let state = args.database.open()?.state;
-    let stopped = state.stopped_keys(args.namespace).await?;
+    let session = args.database.open()?;
+    let stopped = page::all(async |window| {
+        let namespace = args.namespace.clone();
+        session.state.stopped_keys(namespace, window).await
+    });
+    let stopped = stopped.await?;
     if args.output == Output::Json {
         output::json(&stopped)?;
         return Ok(0);

@@ -11,6 +11,7 @@ use super::database::Database;
 use super::output::{self, Output};
 use super::signals::Signals;
 use super::{EXIT_INTERRUPTED, Usage};
+use crate::api::page::{self, Window};
 use crate::api::{self, State};
 use crate::store::totals::{self, Totals};
 use frame::Frame;
@@ -97,8 +98,11 @@ async fn look(
     });
     let totals = read.await?;
     let rates = before.and_then(|before| totals.since(&before));
-    let queues = state.queues(args.namespace.clone(), args.queue.clone());
-    let frame = Frame::new(totals.at, rates, queues.await?, &state.workers().await?);
+    let (namespace, queue) = (args.namespace.clone(), args.queue.clone());
+    // The first page: to read all of very many queues would cost more than there is to see.
+    let queues = state.queues(namespace, queue, Window::default()).await?;
+    let workers = page::all(async |window| state.workers(window).await).await?;
+    let frame = Frame::new(totals.at, rates, queues.lines, &workers);
     Ok((frame, totals))
 }
 

@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use super::database::{Database, Session};
 use super::output::{self, Output};
-use crate::api::WorkerView;
+use crate::api::{WorkerView, page};
 use crate::domain::scope::Order;
 
 /// What to do with workers.
@@ -75,7 +75,8 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 async fn list(args: List) -> anyhow::Result<u8> {
-    let workers = args.database.open()?.state.workers().await?;
+    let session = args.database.open()?;
+    let workers = page::all(async |window| session.state.workers(window).await).await?;
     if args.output == Output::Json {
         output::json(&workers)?;
         return Ok(0);
@@ -169,7 +170,7 @@ async fn lift(args: Lift) -> anyhow::Result<u8> {
 
 /// A misspelt name is no failure, since the order holds for whoever comes, but it should not go unseen.
 async fn tell_who_is_away(session: &Session, names: Vec<String>) -> anyhow::Result<u8> {
-    let workers = session.state.workers().await?;
+    let workers = page::all(async |window| session.state.workers(window).await).await?;
     let present: BTreeSet<&str> = workers
         .iter()
         .filter(|worker| worker.present.is_some())

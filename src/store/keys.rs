@@ -143,10 +143,19 @@ pub async fn list_stopped(
     client: &impl GenericClient,
     namespace: Option<&str>,
     limit: i64,
+    after: Option<(DateTime<Utc>, TaskId)>,
 ) -> Result<Vec<Stopped>, Error> {
     let statement = client.prepare_cached(LIST_STOPPED).await?;
     let rows = client
-        .query(&statement, &[&namespace.map(storable), &limit])
+        .query(
+            &statement,
+            &[
+                &namespace.map(storable),
+                &limit,
+                &after.map(|(since, _)| since),
+                &after.map(|(_, letter)| letter),
+            ],
+        )
         .await?;
     let stopped = rows.iter().map(|row| {
         Ok(Stopped {

@@ -96,6 +96,8 @@ pub struct Wanted<'w> {
     pub task_queue: Option<&'w str>,
     /// These.
     pub routes: Option<&'w [RouteId]>,
+    /// Those behind this one: namespace, queue, type and node.
+    pub after: Option<&'w [String; 4]>,
 }
 
 /// Lists routes by name, at most `limit`; each count of waiting tasks ends at `bound`.
@@ -110,10 +112,26 @@ pub async fn list(
         wanted.namespace.map(storable),
         wanted.task_queue.map(storable),
     );
+    let after = |part: usize| {
+        wanted
+            .after
+            .and_then(|key| key.get(part))
+            .map(|text| storable(text))
+    };
     let rows = client
         .query(
             &statement,
-            &[&namespace, &task_queue, &bound, &limit, &wanted.routes],
+            &[
+                &namespace,
+                &task_queue,
+                &bound,
+                &limit,
+                &wanted.routes,
+                &after(0),
+                &after(1),
+                &after(2),
+                &after(3),
+            ],
         )
         .await?;
     rows.iter().map(queue).collect()
@@ -254,9 +272,22 @@ pub async fn list_namespaces(
     name: Option<&str>,
     limit: i64,
 ) -> Result<Vec<Namespace>, Error> {
+    list_namespaces_after(client, name, limit, None).await
+}
+
+/// Lists namespaces by name, those behind one of them.
+pub async fn list_namespaces_after(
+    client: &Client,
+    name: Option<&str>,
+    limit: i64,
+    after: Option<&str>,
+) -> Result<Vec<Namespace>, Error> {
     let statement = client.prepare_cached(LIST_NAMESPACES).await?;
     let rows = client
-        .query(&statement, &[&name.map(storable), &limit])
+        .query(
+            &statement,
+            &[&name.map(storable), &limit, &after.map(storable)],
+        )
         .await?;
     let namespaces = rows.iter().map(|row| {
         let bucket = rates::bucket(row, "");

@@ -63,11 +63,25 @@ pub struct Worker {
     pub order: Option<Ordered>,
 }
 
-/// Lists the workers of all live replicas, as of their last beats, and orders for workers that are away.
-pub async fn list(client: &Client, silence: Duration, limit: i64) -> Result<Vec<Worker>, Error> {
+/// Lists the workers of all live replicas, as of their last beats, and orders for workers that are away; those behind
+/// an identity and worker, if told.
+pub async fn list(
+    client: &Client,
+    silence: Duration,
+    limit: i64,
+    after: Option<&[String; 2]>,
+) -> Result<Vec<Worker>, Error> {
     let statement = client.prepare_cached(LIST).await?;
     let rows = client
-        .query(&statement, &[&millis(silence), &limit])
+        .query(
+            &statement,
+            &[
+                &millis(silence),
+                &limit,
+                &after.map(|[identity, _]| storable(identity)),
+                &after.map(|[_, worker]| storable(worker)),
+            ],
+        )
         .await?;
     let workers = rows.iter().map(|row| {
         let worker_id: Option<String> = row.try_get("worker_id")?;

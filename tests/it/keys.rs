@@ -383,7 +383,7 @@ async fn a_stopped_key_goes_on_when_its_letter_is_redriven_or_discarded_or_it_is
         );
         assert_eq!(hold(&queue, tasks[4]).await, 2);
         let client = queue.client().await;
-        let stopped = keys::list_stopped(&client, Some("default"), 10)
+        let stopped = keys::list_stopped(&client, Some("default"), 10, None)
             .await
             .unwrap();
         assert_eq!(stopped.len(), 1);
@@ -429,7 +429,10 @@ async fn a_stopped_key_goes_on_when_its_letter_is_redriven_or_discarded_or_it_is
         assert_eq!(looks(&queue).await, 1, "{end}");
         answer_looks(&queue).await;
         assert_eq!(looks(&queue).await, 0);
-        assert_eq!(keys::list_stopped(&client, None, 10).await.unwrap(), []);
+        assert_eq!(
+            keys::list_stopped(&client, None, 10, None).await.unwrap(),
+            []
+        );
         let mut ready: Vec<TaskId> = queue.claim(10).await.iter().map(|token| token.id).collect();
         ready.sort_unstable();
         assert_eq!(ready, next, "{end}");

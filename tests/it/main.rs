@@ -50,6 +50,7 @@ mod model;
 mod operators;
 mod outage;
 mod owners;
+mod pages;
 mod pauses;
 mod placement;
 mod plans;

@@ -123,7 +123,7 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
         hot!(
             "list_queues",
             Some("dispatcher_pkey"),
-            "null, null, 10001, 1000, null"
+            "null, null, 10001, 1000, null, null, null, null, null"
         ),
         hot!("count_letters", Some("dead_letter_route"), "10000, 1000"),
         hot!("find_orphans", None, "500"),
@@ -514,27 +514,33 @@ async fn a_list_costs_what_it_shows_however_many_tenants_there_are() {
             (tasks("null"), 10.0, 10_000.0),
             (tasks("'none'"), 1.0, 10_000.0),
             (
-                "list_queues(null, null, 10001, 10, null)".into(),
+                "list_queues(null, null, 10001, 10, null, null, null, null, null)".into(),
                 10.0,
                 1000.0,
             ),
             (
-                "list_queues('t7', null, 10001, 10, null)".into(),
+                "list_queues('t7', null, 10001, 10, null, null, null, null, null)".into(),
                 1.0,
                 1000.0,
             ),
             (
-                "list_queues(null, null, 10001, 2, '{7,9}')".into(),
+                "list_queues(null, null, 10001, 2, '{7,9}', null, null, null, null)".into(),
                 2.0,
                 1000.0,
             ),
             (
-                "list_queues('t7', 'other', 10001, 2, null)".into(),
+                "list_queues('t7', 'other', 10001, 2, null, null, null, null, null)".into(),
                 0.0,
                 1000.0,
             ),
-            ("list_namespaces(null, 10)".into(), 10.0, 1000.0),
-            ("list_namespaces('t7', 10)".into(), 1.0, 1000.0),
+            (
+                "list_queues(null, null, 10001, 10, null, 't5', 'q', 't', '')".into(),
+                10.0,
+                1000.0,
+            ),
+            ("list_namespaces(null, 10, null)".into(), 10.0, 1000.0),
+            ("list_namespaces(null, 10, 't5')".into(), 10.0, 1000.0),
+            ("list_namespaces('t7', 10, null)".into(), 1.0, 1000.0),
         ] {
             let plan = Plan::measure(&client, &format!("execute {list}")).await;
             let (rows, work, text) = (plan.rows(), plan.work(), plan.text());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::{Request, State as Extract};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
@@ -11,14 +11,18 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::body::{self, Members};
+use super::operators::page;
 use super::tasks::{base64, typed};
 use super::{json, read_body};
 use crate::api::{Direct, Error, State, duration, view};
 
-/// The direct requests of one replica.
+/// A page of the direct requests of one replica.
 #[derive(Serialize, ToSchema)]
-pub(super) struct RequestsList {
+pub(super) struct RequestsPage {
     requests: Vec<EntryView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
 }
 
 /// A result; it stands inline when it is JSON, else in base64, and is null when there is none.
@@ -77,10 +81,10 @@ pub(super) async fn execute(
     Ok(json(StatusCode::OK, &view))
 }
 
-/// `GET /v1/execute`: what waits and what runs on this replica, in order of arrival.
-pub(super) async fn list(Extract(state): Extract<State>) -> Result<Response, Error> {
-    let entries = state.direct_requests()?.into_iter();
-    let requests = entries.map(|entry| EntryView {
+/// `GET /v1/execute?after=&limit=`: what waits and what runs on this replica, in order of arrival.
+pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
+    let page = state.direct_requests(&page(&uri, |_, _| None)?)?;
+    let requests = page.lines.into_iter().map(|entry| EntryView {
         state: if entry.worker.is_some() {
             "running"
         } else {
@@ -95,8 +99,9 @@ pub(super) async fn list(Extract(state): Extract<State>) -> Result<Response, Err
         age_ms: milliseconds(entry.age),
         left_ms: milliseconds(entry.left),
     });
-    let view = RequestsList {
+    let view = RequestsPage {
         requests: requests.collect(),
+        next: page.next,
     };
     Ok(json(StatusCode::OK, &view))
 }

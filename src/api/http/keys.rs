@@ -6,28 +6,36 @@ use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::operators::one_object;
-use super::tasks::{parameters, typed};
+use super::operators::{one_object, page};
+use super::tasks::typed;
 use super::{json, read_body};
 use crate::api::{Error, State, StoppedKeyView};
 
-/// Keys that dead letters stop.
+/// A page of keys that dead letters stop.
 #[derive(Serialize, ToSchema)]
-pub(super) struct StoppedKeysList {
+pub(super) struct StoppedKeysPage {
     stopped_keys: Vec<StoppedKeyView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
 }
 
-/// `GET /v1/queues/stopped-keys?namespace=`
+/// `GET /v1/queues/stopped-keys?namespace=&after=&limit=`
 pub(super) async fn stopped(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
     let mut namespace = None;
-    for (name, value) in parameters(&uri)? {
-        match name.as_str() {
-            "namespace" => namespace = Some(value),
-            _ => return Err(Error::unknown_field(&name)),
+    let window = page(&uri, |name, value| match name {
+        "namespace" => {
+            namespace = Some(value);
+            Some(())
         }
-    }
-    let stopped_keys = state.stopped_keys(namespace).await?;
-    Ok(json(StatusCode::OK, &StoppedKeysList { stopped_keys }))
+        _ => None,
+    })?;
+    let page = state.stopped_keys(namespace, window).await?;
+    let view = StoppedKeysPage {
+        stopped_keys: page.lines,
+        next: page.next,
+    };
+    Ok(json(StatusCode::OK, &view))
 }
 
 /// `POST /v1/queues/resume-key`, with `concurrency_key` and perhaps `namespace`.

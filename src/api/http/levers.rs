@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use axum::extract::{Request, State as Extract};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::operators::one_object;
+use super::operators::{one_object, page};
 use super::tasks::typed;
 use super::{json, read_body};
 use crate::api::{CancelMatching, CancelView, Error, LONGEST_PAGE, PauseView, State, instant};
@@ -17,10 +17,13 @@ use crate::domain::pause::Address;
 use crate::store::cancel::Matching;
 use crate::store::pauses::NewPause;
 
-/// All that is paused.
+/// A page of what is paused.
 #[derive(Serialize, ToSchema)]
-pub(super) struct PausesList {
+pub(super) struct PausesPage {
     pauses: Vec<PauseView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
 }
 
 /// What became of each task that was named.
@@ -89,10 +92,14 @@ pub(super) async fn resume(
     ))
 }
 
-/// `GET /v1/pauses`
-pub(super) async fn pauses(Extract(state): Extract<State>) -> Result<Response, Error> {
-    let pauses = state.pauses().await?;
-    Ok(json(StatusCode::OK, &PausesList { pauses }))
+/// `GET /v1/pauses?after=&limit=`
+pub(super) async fn pauses(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
+    let page = state.pauses(page(&uri, |_, _| None)?).await?;
+    let view = PausesPage {
+        pauses: page.lines,
+        next: page.next,
+    };
+    Ok(json(StatusCode::OK, &view))
 }
 
 /// What `POST /v1/tasks/cancel` is asked.

@@ -10,32 +10,45 @@ use utoipa::ToSchema;
 use super::body::{self, Members};
 use super::tasks::{integer, number, parameters, typed, unless_null};
 use super::{json, read_body, read_bytes};
+use crate::api::page::Window;
 use crate::api::{DeclaredView, Error, NamespaceView, QueueView, State, UnservedView, WorkerView};
 use crate::domain::scope::Order;
 use crate::store::queues::{Declaration, NO_QUOTA, NamespaceSettings};
 
 /// A page of queues.
 #[derive(Serialize, ToSchema)]
-pub(super) struct QueuesList {
+pub(super) struct QueuesPage {
     queues: Vec<QueueView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
 }
 
-/// Routes that nobody serves.
+/// A page of routes that nobody serves.
 #[derive(Serialize, ToSchema)]
-pub(super) struct UnservedList {
+pub(super) struct UnservedPage {
     unserved: Vec<UnservedView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
 }
 
 /// A page of namespaces.
 #[derive(Serialize, ToSchema)]
-pub(super) struct NamespacesList {
+pub(super) struct NamespacesPage {
     namespaces: Vec<NamespaceView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
 }
 
 /// A page of workers.
 #[derive(Serialize, ToSchema)]
-pub(super) struct WorkersList {
+pub(super) struct WorkersPage {
     workers: Vec<WorkerView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
 }
 
 /// The order that holds now.
@@ -56,24 +69,49 @@ pub(super) async fn why(
     ))
 }
 
-/// `GET /v1/queues?namespace=&task_queue=`
-pub(super) async fn queues(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
-    let (mut namespace, mut task_queue) = (None, None);
-    for (name, value) in parameters(&uri)? {
+/// `after` and `limit` of a list that goes by a key; what else there is, `other` takes, or says that it knows none.
+pub(super) fn page(
+    uri: &Uri,
+    mut other: impl FnMut(&str, String) -> Option<()>,
+) -> Result<Window, Error> {
+    let mut window = Window::default();
+    for (name, value) in parameters(uri)? {
         match name.as_str() {
-            "namespace" => namespace = Some(value),
-            "task_queue" => task_queue = Some(value),
-            _ => return Err(Error::unknown_field(&name)),
+            "after" => window.after = Some(value),
+            "limit" => window.limit = number("limit", &value)?,
+            _ => other(&name, value).ok_or_else(|| Error::unknown_field(&name))?,
         }
     }
-    let queues = state.queues(namespace, task_queue).await?;
-    Ok(json(StatusCode::OK, &QueuesList { queues }))
+    Ok(window)
 }
 
-/// `GET /v1/queues/unserved`: what nobody serves, over all replicas.
-pub(super) async fn unserved(Extract(state): Extract<State>) -> Result<Response, Error> {
-    let unserved = state.unserved().await?;
-    Ok(json(StatusCode::OK, &UnservedList { unserved }))
+/// `GET /v1/queues?namespace=&task_queue=&after=&limit=`
+pub(super) async fn queues(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
+    let (mut namespace, mut task_queue) = (None, None);
+    let window = page(&uri, |name, value| {
+        match name {
+            "namespace" => namespace = Some(value),
+            "task_queue" => task_queue = Some(value),
+            _ => return None,
+        }
+        Some(())
+    })?;
+    let page = state.queues(namespace, task_queue, window).await?;
+    let view = QueuesPage {
+        queues: page.lines,
+        next: page.next,
+    };
+    Ok(json(StatusCode::OK, &view))
+}
+
+/// `GET /v1/queues/unserved?after=&limit=`: what nobody serves, over all replicas.
+pub(super) async fn unserved(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
+    let page = state.unserved(page(&uri, |_, _| None)?).await?;
+    let view = UnservedPage {
+        unserved: page.lines,
+        next: page.next,
+    };
+    Ok(json(StatusCode::OK, &view))
 }
 
 /// `POST /v1/queues`: declares one; the answer repeats it.
@@ -104,10 +142,17 @@ pub(super) async fn declare(
     Ok(json(StatusCode::OK, &DeclaredView::from(route)))
 }
 
-/// `GET /v1/namespaces`
-pub(super) async fn namespaces(Extract(state): Extract<State>) -> Result<Response, Error> {
-    let namespaces = state.namespaces().await?;
-    Ok(json(StatusCode::OK, &NamespacesList { namespaces }))
+/// `GET /v1/namespaces?after=&limit=`
+pub(super) async fn namespaces(
+    Extract(state): Extract<State>,
+    uri: Uri,
+) -> Result<Response, Error> {
+    let page = state.namespaces(page(&uri, |_, _| None)?).await?;
+    let view = NamespacesPage {
+        namespaces: page.lines,
+        next: page.next,
+    };
+    Ok(json(StatusCode::OK, &view))
 }
 
 /// `PUT /v1/namespaces/{name}`: sets what is given.
@@ -145,10 +190,14 @@ pub(super) async fn set_namespace(
     ))
 }
 
-/// `GET /v1/workers`: those of all live replicas.
-pub(super) async fn workers(Extract(state): Extract<State>) -> Result<Response, Error> {
-    let workers = state.workers().await?;
-    Ok(json(StatusCode::OK, &WorkersList { workers }))
+/// `GET /v1/workers?after=&limit=`: those of all live replicas.
+pub(super) async fn workers(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
+    let page = state.workers(page(&uri, |_, _| None)?).await?;
+    let view = WorkersPage {
+        workers: page.lines,
+        next: page.next,
+    };
+    Ok(json(StatusCode::OK, &view))
 }
 
 /// `POST /v1/workers/{identity}/drain|cordon|uncordon`, with `{"reason": "…", "by": "…"}` or without a body.

@@ -31,12 +31,18 @@ pub(super) struct WorkflowsPage {
 #[derive(Serialize, ToSchema)]
 pub(super) struct MembersPage {
     members: Vec<MemberView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
 }
 
 /// A page of events.
 #[derive(Serialize, ToSchema)]
 pub(super) struct EventsPage {
     events: Vec<EventView>,
+    /// Where the next page begins; null at the end.
+    #[schema(required)]
+    next: Option<String>,
 }
 
 /// `POST /v1/workflows`: 201 when it was created, 200 when its key named one that existed.
@@ -208,8 +214,12 @@ pub(super) async fn list_members(
     let members = state
         .members(workflow_id(&id)?, run, after.unwrap_or(0), limit)
         .await?;
-    let members = members.into_iter().map(MemberView::from).collect();
-    Ok(json(StatusCode::OK, &MembersPage { members }))
+    let next = members.last().filter(|_| is_full(&members, limit));
+    let view = MembersPage {
+        next: next.map(|last| last.ordinal.to_string()),
+        members: members.into_iter().map(MemberView::from).collect(),
+    };
+    Ok(json(StatusCode::OK, &view))
 }
 
 /// `GET /v1/workflows/{id}/events?run=&after=&limit=`: oldest first.
@@ -222,8 +232,17 @@ pub(super) async fn events(
     let events = state
         .workflow_events(workflow_id(&id)?, run, after.unwrap_or(0), limit)
         .await?;
-    let events = events.into_iter().map(EventView::from).collect();
-    Ok(json(StatusCode::OK, &EventsPage { events }))
+    let next = events.last().filter(|_| is_full(&events, limit));
+    let view = EventsPage {
+        next: next.map(|last| last.event_id.to_string()),
+        events: events.into_iter().map(EventView::from).collect(),
+    };
+    Ok(json(StatusCode::OK, &view))
+}
+
+/// Whether there may be more.
+fn is_full<T>(lines: &[T], limit: u32) -> bool {
+    u32::try_from(lines.len()).is_ok_and(|found| found == limit)
 }
 
 fn workflow_id(text: &str) -> Result<i64, Error> {

@@ -72,6 +72,18 @@ pub struct RouteView {
     pub node: Option<String>,
 }
 
+impl RouteView {
+    /// What lists of routes go by.
+    pub(in crate::api) fn key(&self) -> [String; 4] {
+        [
+            self.namespace.clone(),
+            self.task_queue.clone(),
+            self.task_type.clone(),
+            self.node.clone().unwrap_or_default(),
+        ]
+    }
+}
+
 impl From<&Route> for RouteView {
     fn from(route: &Route) -> Self {
         Self {

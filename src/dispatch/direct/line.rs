@@ -59,6 +59,8 @@ enum Place {
 /// A request, for people.
 #[derive(Clone, Debug)]
 pub struct LineEntry {
+    /// Grows with every arrival at this replica.
+    pub number: u64,
     /// Where it is to go.
     pub route: Arc<Route>,
     /// The worker that has it; none while it waits.
@@ -150,7 +152,8 @@ impl Line {
     }
 
     pub(super) fn list(&self, now: Instant) -> Vec<LineEntry> {
-        let listed = self.entries.values().map(|entry| LineEntry {
+        let listed = self.entries.iter().map(|(number, entry)| LineEntry {
+            number: *number,
             route: Arc::clone(&entry.route),
             worker: match &entry.place {
                 Place::Parked(_) => None,

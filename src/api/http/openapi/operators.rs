@@ -5,9 +5,9 @@ use utoipa::openapi::path::HttpMethod;
 
 use super::bodies::{NamespaceSettings, NewQueue, OrderNote, StoppedKey};
 use super::operation::{BODY, DATABASE, LOOSE_BODY, Operation, PARAMETERS, one_of, text};
-use crate::api::http::keys::StoppedKeysList;
+use crate::api::http::keys::StoppedKeysPage;
 use crate::api::http::operators::{
-    NamespacesList, OrderedView, QueuesList, UnservedList, WorkersList,
+    NamespacesPage, OrderedView, QueuesPage, UnservedPage, WorkersPage,
 };
 use crate::api::{DeclaredView, NamespaceView, ResumedKeyView};
 
@@ -25,7 +25,8 @@ fn queues() -> Vec<Operation> {
             .about("A queue is known from its first task or its declaration on, for each type and node.")
             .query("namespace", text(), "Queues of this tenant.")
             .query("task_queue", text(), "Routes of this queue.")
-            .answers::<QueuesList>(200, "What waits and what runs in each.")
+            .page("after", text(), 1_000)
+            .answers::<QueuesPage>(200, "What waits and what runs in each.")
             .refuses(&[PARAMETERS, DATABASE]),
         Operation::post("/v1/queues", ("queues", "declareQueue"), "Declare a queue, or change its settings")
             .body::<NewQueue>(Required::True)
@@ -36,9 +37,10 @@ fn queues() -> Vec<Operation> {
                 &["FP-001", "FP-018", "FP-061", "FP-062", "FP-063", "FP-064"],
             ]),
         Operation::get("/v1/queues/unserved", ("queues", "listUnserved"), "List what nobody serves")
-            .about("Routes with due tasks that no worker of any replica can take now, the longest wait first.")
-            .answers::<UnservedList>(200, "Each with the reason.")
-            .refuses(&[DATABASE]),
+            .about("Routes with due tasks that no worker of any replica can take now; within a page the longest wait is first.")
+            .page("after", text(), 1_000)
+            .answers::<UnservedPage>(200, "Each with the reason.")
+            .refuses(&[PARAMETERS, DATABASE]),
     ]
 }
 
@@ -51,7 +53,8 @@ fn keys() -> Vec<Operation> {
         )
         .about("Dead letters that stop their keys, the longest first.")
         .query("namespace", text(), "Keys of this tenant.")
-        .answers::<StoppedKeysList>(200, "Each with its dead letter.")
+        .page("after", text(), 1_000)
+        .answers::<StoppedKeysPage>(200, "Each with its dead letter.")
         .refuses(&[PARAMETERS, DATABASE]),
         Operation::post(
             "/v1/queues/resume-key",
@@ -72,8 +75,9 @@ fn namespaces() -> Vec<Operation> {
             ("namespaces", "listNamespaces"),
             "List namespaces by name",
         )
-        .answers::<NamespacesList>(200, "Each with its settings.")
-        .refuses(&[DATABASE]),
+        .page("after", text(), 1_000)
+        .answers::<NamespacesPage>(200, "Each with its settings.")
+        .refuses(&[PARAMETERS, DATABASE]),
         Operation::new(
             HttpMethod::Put,
             "/v1/namespaces/{name}",
@@ -105,8 +109,9 @@ fn workers() -> Vec<Operation> {
                 "With the orders for workers that are away. A request with `upgrade: websocket` connects a worker \
                  instead; docs/protocol.md describes its frames.",
             )
-            .answers::<WorkersList>(200, "By identity.")
-            .refuses(&[DATABASE]),
+            .page("after", text(), 1_000)
+            .answers::<WorkersPage>(200, "By identity.")
+            .refuses(&[PARAMETERS, DATABASE]),
         Operation::post(
             "/v1/workers/{identity}/{action}",
             ("workers", "orderWorker"),

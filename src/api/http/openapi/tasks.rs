@@ -7,8 +7,8 @@ use super::operation::{
     BODY, DATABASE, LOOSE_BODY, Operation, PARAMETERS, TASK, id, one_of, text, truth,
 };
 use crate::api::http::ReadyView;
-use crate::api::http::execute::{ReplyView, RequestsList};
-use crate::api::http::levers::{CancelledList, PausesList};
+use crate::api::http::execute::{ReplyView, RequestsPage};
+use crate::api::http::levers::{CancelledList, PausesPage};
 use crate::api::http::tasks::{EnqueuedView, TasksPage};
 use crate::api::{CancelReport, CancelView, PausedView, ResumedView, STATES, TaskView, WhyView};
 use crate::telemetry;
@@ -104,8 +104,9 @@ fn direct() -> Vec<Operation> {
             "List the direct requests of this replica",
         )
         .about("Those that wait and those that run, in order of arrival.")
-        .answers::<RequestsList>(200, "All of them: a replica keeps at most 1,000 that wait.")
-        .refuses(&[DATABASE]),
+        .page("after", text(), 1_000)
+        .answers::<RequestsPage>(200, "All of them: a replica keeps at most 1,000 that wait.")
+        .refuses(&[PARAMETERS, DATABASE]),
     ]
 }
 
@@ -128,8 +129,9 @@ fn pauses() -> Vec<Operation> {
             ("pauses", "listPauses"),
             "List what is paused, the widest first",
         )
-        .answers::<PausesList>(200, "All pauses.")
-        .refuses(&[DATABASE]),
+        .page("after", text(), 1_000)
+        .answers::<PausesPage>(200, "All pauses.")
+        .refuses(&[PARAMETERS, DATABASE]),
     ]
 }
 
