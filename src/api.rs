@@ -5,9 +5,11 @@ mod cancels;
 pub mod dead_letters;
 mod duration;
 mod error;
+pub mod events;
 mod execute;
 pub mod grpc;
 pub mod http;
+mod lives;
 mod metrics;
 mod operators;
 pub mod page;
@@ -29,7 +31,9 @@ use crate::store::tasks::{self, Filter, Page, Parts, Task};
 pub use cancels::{CancelMatching, CancelReport, CancelView, instant};
 pub use duration::{milliseconds, span};
 pub use error::{CODES, Code, Error, Kind, status_of};
+pub use events::Events;
 pub use execute::{Direct, LONGEST_EXECUTE};
+pub use lives::{HistoryView, ReplicaView, ShareView};
 pub use metrics::Metrics;
 pub use operators::{
     DeclaredView, NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView,
@@ -105,6 +109,10 @@ pub struct State {
     pub hub: CurrentHub,
     /// Fed by the server.
     pub readiness: watch::Receiver<Readiness>,
+    /// What happens, for those who watch.
+    pub events: Events,
+    /// Whether operators see what tasks carry: payloads, and results where nobody waits for them.
+    pub show_payloads: bool,
     /// Bounds.
     pub limits: Limits,
     /// What this process counts.

@@ -4,6 +4,7 @@
 //! one identity in the database: when others declare it dead, a new one begins in the same process.
 
 mod health;
+mod readiness;
 mod term;
 
 use std::future::Future;
@@ -21,13 +22,14 @@ use tonic::transport::server::TcpIncoming;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use crate::api::{self, Hints, Readiness, Waits};
+use crate::api::{self, Events, Hints, Readiness, Waits};
 use crate::config::Config;
 use crate::dispatch::settler::{self, Settler};
 use crate::dispatch::{self, Hub, Wakes};
 use crate::domain::backoff::Backoff;
 use crate::domain::policy::Defaults;
 use crate::store::{self, Pool};
+use crate::telemetry::Telemetry;
 use crate::transport::entry::Entry;
 use crate::transport::grpc::GrpcDoor;
 use crate::transport::{session, websocket};
@@ -57,6 +59,8 @@ pub struct Settings {
     pub sessions: session::Settings,
     /// Bounds of the producers' side.
     pub limits: api::Limits,
+    /// Whether operators see what tasks carry.
+    pub show_payloads: bool,
     /// Bytes that a payload and a result may have, where this configuration says so; stored for all doors.
     pub stored_limits: (Option<i32>, Option<i32>),
     /// How long dispatch keys of new tasks are remembered, where this configuration says so; stored for all doors.
@@ -120,6 +124,7 @@ impl From<&Config> for Settings {
                 cancel_grace: tasks.cancel_grace + config.replica.dead_after,
                 ..api::Limits::default()
             },
+            show_payloads: config.server.show_payloads,
             stored_limits: (bytes(limits.payload), bytes(limits.result)),
             stored_remember: config.retention.dispatch_keys,
             retention: retention::Settings {
@@ -176,6 +181,27 @@ struct Replica {
     migrated: watch::Sender<bool>,
 }
 
+impl Replica {
+    fn api(
+        &self,
+        waits: Waits,
+        events: Events,
+        readiness: &watch::Sender<Readiness>,
+        telemetry: &Arc<Telemetry>,
+    ) -> api::State {
+        api::State {
+            pool: self.pool.clone(),
+            waits,
+            hub: self.hub.subscribe(),
+            readiness: readiness.subscribe(),
+            limits: self.settings.limits,
+            events,
+            show_payloads: self.settings.show_payloads,
+            metrics: api::Metrics::new(telemetry),
+        }
+    }
+}
+
 /// Runs a replica until `shutdown`, then drains it. `opened` learns the addresses once both ports are open.
 ///
 /// # Errors
@@ -201,6 +227,7 @@ pub async fn serve(
         told: settings.dispatch.listen.then(|| wakes.ends()),
     };
     let (waits, poller) = Waits::new(pool.clone(), hints, leaving.clone());
+    let (events, watcher) = Events::new(pool.clone(), leaving.clone());
     let shutdown = async {
         shutdown.await;
         leaving.cancel();
@@ -219,15 +246,9 @@ pub async fn serve(
     let readiness = watch::Sender::new(Readiness::default());
     let mut services = JoinSet::new();
     services.spawn(poller.run(stop.clone()));
-    let state = api::State {
-        pool: replica.pool.clone(),
-        waits,
-        hub: replica.hub.subscribe(),
-        readiness: readiness.subscribe(),
-        limits: replica.settings.limits,
-        metrics: api::Metrics::new(&telemetry),
-    };
-    services.spawn(keep_readiness(
+    services.spawn(watcher.run(stop.clone()));
+    let state = replica.api(waits, events, &readiness, &telemetry);
+    services.spawn(readiness::keep(
         Arc::clone(&replica),
         readiness,
         stop.clone(),
@@ -324,60 +345,5 @@ async fn serve_http(
         .await;
     if let Err(error) = served {
         tracing::error!(%error, "the HTTP server failed");
-    }
-}
-
-/// Tells `/readyz` what is missing.
-async fn keep_readiness(
-    replica: Arc<Replica>,
-    readiness: watch::Sender<Readiness>,
-    stop: CancellationToken,
-) {
-    let (mut hub, mut health, mut migrated) = (
-        replica.hub.subscribe(),
-        replica.health.subscribe(),
-        replica.migrated.subscribe(),
-    );
-    loop {
-        let mut reasons = Vec::new();
-        if !*health.borrow_and_update() {
-            reasons.push("The database does not answer.".to_owned());
-        }
-        if !*migrated.borrow_and_update() {
-            reasons.push(
-                "The database has no schema of fencepost, or an older one: run fencepost migrate."
-                    .to_owned(),
-            );
-        }
-        let current = hub.borrow_and_update().clone();
-        let mut draining = current.as_ref().map(|hub| hub.draining.subscribe());
-        match draining
-            .as_mut()
-            .map(|draining| *draining.borrow_and_update())
-        {
-            None => reasons.push("This replica has not registered yet.".to_owned()),
-            Some(true) => reasons.push("This replica is shutting down.".to_owned()),
-            Some(false) => {}
-        }
-        readiness.send_replace(Readiness {
-            ready: reasons.is_empty(),
-            reasons,
-        });
-        let drain_changed = async {
-            match draining.as_mut() {
-                Some(draining) => draining.changed().await,
-                None => std::future::pending().await,
-            }
-        };
-        let changed = tokio::select! {
-            changed = hub.changed() => changed,
-            changed = health.changed() => changed,
-            changed = migrated.changed() => changed,
-            changed = drain_changed => changed,
-            () = stop.cancelled() => return,
-        };
-        if changed.is_err() {
-            return;
-        }
     }
 }

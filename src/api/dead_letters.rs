@@ -7,7 +7,7 @@ use crate::domain::id::TaskId;
 use crate::store::dead_letters::{self, Answer, Choice, Letter, Page, Position};
 use crate::store::redrives::{self, Plan, Redrive, RedriveId};
 
-pub use view::{AnswerView, LetterLineView, LetterView, RedriveView};
+pub use view::{AnswerView, FailedView, LetterLineView, LetterView, RedriveView};
 
 /// Letters in one call by ids, which is one transaction.
 pub const MOST_LETTERS: usize = 1_000;

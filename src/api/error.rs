@@ -17,6 +17,8 @@ use crate::store::enqueue::EnqueueError;
 pub enum Kind {
     /// The same call will always fail.
     Invalid,
+    /// The settings keep this from everybody who comes in here.
+    Forbidden,
     /// There is no such thing.
     NotFound,
     /// The path exists, for other methods.
@@ -116,6 +118,8 @@ pub const CODES: &[Code] = &[
     code("FP-113", "not_migrated", Kind::Unavailable),
     INTERNAL,
     code("FP-115", "too_many_waits", Kind::Exhausted),
+    code("FP-116", "payloads_hidden", Kind::Forbidden),
+    code("FP-117", "too_many_listeners", Kind::Exhausted),
     code("FP-120", "too_many_requests", Kind::Exhausted),
     code("FP-121", "draining", Kind::Unavailable),
     code("FP-122", "nobody_free", Kind::Timeout),
@@ -205,6 +209,7 @@ impl Error {
     pub fn grpc_code(&self) -> tonic::Code {
         match self.code.kind {
             Kind::Invalid | Kind::MediaType => tonic::Code::InvalidArgument,
+            Kind::Forbidden => tonic::Code::PermissionDenied,
             Kind::NotFound => tonic::Code::NotFound,
             Kind::Method => tonic::Code::Unimplemented,
             Kind::Precondition | Kind::Rejected => tonic::Code::FailedPrecondition,
@@ -237,6 +242,7 @@ impl Error {
 pub fn status_of(kind: Kind) -> StatusCode {
     match kind {
         Kind::Invalid => StatusCode::BAD_REQUEST,
+        Kind::Forbidden => StatusCode::FORBIDDEN,
         Kind::NotFound => StatusCode::NOT_FOUND,
         Kind::Method => StatusCode::METHOD_NOT_ALLOWED,
         Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,

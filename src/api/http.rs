@@ -1,10 +1,12 @@
 //! The producers' and operators' door over HTTP: translation only. Errors are problem+json, ids are strings.
 
 mod body;
+mod dashboard;
 mod dead_letters;
 mod execute;
 mod keys;
 mod levers;
+mod lives;
 mod manners;
 mod openapi;
 mod operators;
@@ -43,6 +45,9 @@ pub fn router(state: State) -> Router {
         .route("/v1/tasks/{id}", get(tasks::read))
         .route("/v1/tasks/{id}/cancel", post(tasks::cancel))
         .route("/v1/tasks/{id}/why", get(operators::why))
+        .route("/v1/tasks/{id}/history", get(lives::history))
+        .route("/v1/replicas", get(lives::replicas))
+        .route("/v1/shares", get(lives::shares))
         .route(
             "/v1/queues",
             get(operators::queues).post(operators::declare),
@@ -87,6 +92,8 @@ pub fn router(state: State) -> Router {
         .route("/readyz", get(readyz))
         .route("/openapi.json", get(openapi::serve))
         .route("/metrics", get(metrics))
+        .route("/v1/events", get(lives::events))
+        .merge(dashboard::routes())
         .merge(calls)
         .merge(waits)
         .merge(direct)

@@ -2,7 +2,7 @@
 
 mod view;
 
-pub(super) use view::time;
+pub(super) use view::{Count, HeldView, RouteView, time};
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) const LONGEST_LIST: i64 = 1_000;
 
 /// A replica that has been silent for so long is not there, even where none lives that could declare it dead: several
 /// times the longest beat that is of use.
-const SILENCE: Duration = Duration::from_mins(1);
+pub(super) const SILENCE: Duration = Duration::from_mins(1);
 
 impl State {
     /// Why this task is not running: what each gate says of it.

@@ -129,6 +129,10 @@ pub struct ListedView {
     ended_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error_class: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dispatch_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency_key: Option<String>,
 }
 
 impl From<Listed> for ListedView {
@@ -145,6 +149,8 @@ impl From<Listed> for ListedView {
             enqueued_at: task.enqueued_at,
             ended_at: task.ended_at,
             error_class: task.error_class,
+            dispatch_key: task.dispatch_key,
+            concurrency_key: task.concurrency_key,
         }
     }
 }

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Hints, Limits, Waits};
+use crate::api::{self, Events, Hints, Limits, Waits};
 use crate::store::{Pool, Settings};
 
 /// Where the database is.
@@ -38,6 +38,8 @@ impl Database {
         let (waits, poller) = Waits::new(pool.clone(), Hints::none(), CancellationToken::new());
         let mut owned = JoinSet::new();
         owned.spawn(poller.run(CancellationToken::new()));
+        // Nobody listens in this process.
+        let (events, _) = Events::new(pool.clone(), CancellationToken::new());
         let (_, hub) = watch::channel(None);
         let (_, readiness) = watch::channel(api::Readiness::default());
         let state = api::State {
@@ -50,6 +52,8 @@ impl Database {
                 ..Limits::default()
             },
             metrics: api::Metrics::default(),
+            events,
+            show_payloads: true,
         };
         Ok(Session {
             state,

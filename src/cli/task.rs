@@ -174,6 +174,7 @@ async fn list(args: List) -> anyhow::Result<u8> {
         task_queue: args.queue,
         task_type: args.task_type,
         state: args.state,
+        ..Filter::default()
     };
     let tasks = pages(&args.database.open()?, &filter, args.limit).await?;
     if args.output == Output::Json {

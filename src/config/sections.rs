@@ -56,6 +56,8 @@ pub struct Server {
     pub http: SocketAddr,
     /// What people call this replica; its identity is new at every start.
     pub name: String,
+    /// Whether operators see payloads, and results where nobody waits for them, over HTTP.
+    pub show_payloads: bool,
 }
 
 impl Server {
@@ -72,6 +74,7 @@ impl Server {
                 name.unwrap_or_else(|| "replica".to_owned()),
                 &NAME,
             ),
+            show_payloads: reader.take("server.show_payloads", false, &BOOLEAN),
         }
     }
 }

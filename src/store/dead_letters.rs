@@ -3,12 +3,12 @@
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
+use super::history::{self, Failed};
 use super::{Client, Error};
 use crate::domain::id::TaskId;
 
 const LIST_DEAD_LETTERS: &str = include_str!("../../sql/list_dead_letters.sql");
 const READ_DEAD_LETTER: &str = include_str!("../../sql/read_dead_letter.sql");
-const LIST_FAILURES: &str = include_str!("../../sql/list_failures.sql");
 const LIST_REDRIVEN: &str = include_str!("../../sql/list_redriven.sql");
 const COUNT_LETTERS: &str = include_str!("../../sql/count_letters.sql");
 const COUNT_DEAD_LETTERS: &str = include_str!("../../sql/count_dead_letters.sql");
@@ -19,7 +19,7 @@ const REDRIVE_DEAD_LETTERS: &str = include_str!("../../sql/redrive_dead_letters.
 /// Letters that one page of a list looks at, so that a rare filter does not read them all in one statement.
 const LOOKED_AT: i64 = 2_000;
 
-/// Failures, and redrives of one task, that are shown: more than any task has unless something loops.
+/// Redrives of one task that are shown: more than any task has unless something loops.
 const SHOWN: i64 = 1_000;
 
 /// Which letters: a JSON object that the database reads, the same from every door.
@@ -164,29 +164,6 @@ fn listed(row: &Row, id: TaskId) -> Result<Listed, Error> {
     })
 }
 
-/// A failed or lost delivery.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failed {
-    /// The try, from one.
-    pub attempt: i32,
-    /// The delivery.
-    pub fence: i32,
-    /// What was done about it.
-    pub how: String,
-    /// Who had it.
-    pub worker: Option<String>,
-    /// Where.
-    pub node: Option<String>,
-    /// What went wrong, in a word.
-    pub error_class: String,
-    /// What went wrong.
-    pub error_message: Option<String>,
-    /// RFC 3339.
-    pub claimed_at: Option<String>,
-    /// RFC 3339.
-    pub failed_at: String,
-}
-
 /// One of the tasks that a task was redriven as, itself included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redriven {
@@ -271,8 +248,7 @@ pub async fn read(client: &Client, id: TaskId, payload: bool) -> Result<Option<L
         return Ok(None);
     };
     let origin: TaskId = row.try_get("origin")?;
-    let statement = client.prepare_cached(LIST_FAILURES).await?;
-    let failures = client.query(&statement, &[&id, &SHOWN]).await?;
+    let failures = history::failures(client, id).await?;
     let statement = client.prepare_cached(LIST_REDRIVEN).await?;
     let chain = client.query(&statement, &[&origin, &SHOWN]).await?;
     let workflow: Option<i64> = row.try_get("workflow_id")?;
@@ -297,7 +273,7 @@ pub async fn read(client: &Client, id: TaskId, payload: bool) -> Result<Option<L
         content_type: row.try_get("content_type")?,
         payload_bytes: row.try_get("payload_bytes")?,
         payload: row.try_get("payload")?,
-        failures: failures.iter().map(failed).collect::<Result<_, Error>>()?,
+        failures,
         chain: chain
             .iter()
             .map(|row| {
@@ -309,20 +285,6 @@ pub async fn read(client: &Client, id: TaskId, payload: bool) -> Result<Option<L
             })
             .collect::<Result<_, Error>>()?,
     }))
-}
-
-fn failed(row: &Row) -> Result<Failed, Error> {
-    Ok(Failed {
-        attempt: row.try_get("attempt")?,
-        fence: row.try_get("fence")?,
-        how: row.try_get("move")?,
-        worker: row.try_get("worker")?,
-        node: row.try_get("node")?,
-        error_class: row.try_get("error_class")?,
-        error_message: row.try_get("error_message")?,
-        claimed_at: row.try_get("claimed_at")?,
-        failed_at: row.try_get("failed_at")?,
-    })
 }
 
 /// How many letters a filter takes.

@@ -1,12 +1,15 @@
 //! Replicas: their rows, their heartbeats, and whether they sleep.
 
-use super::Error;
+use std::time::Duration;
+
 use super::pool::Client;
+use super::{Error, millis};
 use crate::domain::id::{DispatcherId, RouteId};
 
 const REGISTER: &str = include_str!("../../sql/register_dispatcher.sql");
 const BEAT: &str = include_str!("../../sql/beat.sql");
 const READ: &str = include_str!("../../sql/read_dispatchers.sql");
+const LIST: &str = include_str!("../../sql/list_replicas.sql");
 const MARK_DEAD: &str = include_str!("../../sql/mark_dead.sql");
 const RETIRE: &str = include_str!("../../sql/retire_dispatcher.sql");
 const FORGET: &str = include_str!("../../sql/forget_dispatchers.sql");
@@ -60,6 +63,70 @@ pub async fn read(client: &Client) -> Result<Vec<Dispatcher>, Error> {
         awaiting: row.get("awaiting"),
     });
     Ok(dispatchers.collect())
+}
+
+/// One start of a replica, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// This start of it.
+    pub id: DispatcherId,
+    /// Its configured name.
+    pub name: String,
+    /// Of the program.
+    pub version: String,
+    /// `up`, `draining`, `silent` or `dead`.
+    pub state: String,
+    /// It waits to be told of new work.
+    pub sleeping: bool,
+    /// A quota keeps it from claiming.
+    pub held_back: bool,
+    /// RFC 3339.
+    pub started_at: String,
+    /// RFC 3339.
+    pub dead_at: Option<String>,
+    /// Since its last beat.
+    pub silent: Duration,
+    /// Workers that are connected to it.
+    pub workers: i64,
+    /// Their slots.
+    pub slots: i64,
+    /// Of these, taken ones.
+    pub busy: i64,
+    /// Tasks that it has, counted up to a bound.
+    pub claimed: i64,
+}
+
+/// The starts of replicas that are kept, the living first; those that are quiet for longer than `silence` count as
+/// silent. What each has claimed is counted up to `bound`.
+pub async fn list(
+    client: &Client,
+    silence: Duration,
+    limit: i64,
+    bound: i64,
+) -> Result<Vec<Replica>, Error> {
+    let statement = client.prepare_cached(LIST).await?;
+    let rows = client
+        .query(&statement, &[&millis(silence), &limit, &bound])
+        .await?;
+    let replicas = rows.iter().map(|row| {
+        let silent: i64 = row.try_get("silent_ms")?;
+        Ok(Replica {
+            id: row.try_get("id")?,
+            name: row.try_get("name")?,
+            version: row.try_get("version")?,
+            state: row.try_get("state")?,
+            sleeping: row.try_get("sleeping")?,
+            held_back: row.try_get("held_back")?,
+            started_at: row.try_get("started_at")?,
+            dead_at: row.try_get("dead_at")?,
+            silent: Duration::from_millis(u64::try_from(silent).unwrap_or(0)),
+            workers: row.try_get("workers")?,
+            slots: row.try_get("slots")?,
+            busy: row.try_get("busy")?,
+            claimed: row.try_get("claimed")?,
+        })
+    });
+    replicas.collect()
 }
 
 /// Declares replicas dead that still stand at the given beat; answers those that it declared.

@@ -15,6 +15,7 @@ use crate::domain::rate::{Bucket, Rate};
 const LIST_QUEUES: &str = include_str!("../../sql/list_queues.sql");
 const DECLARE_QUEUE: &str = include_str!("../../sql/declare_queue.sql");
 const LIST_NAMESPACES: &str = include_str!("../../sql/list_namespaces.sql");
+const COUNT_SHARES: &str = include_str!("../../sql/count_shares.sql");
 const SET_NAMESPACE: &str = include_str!("../../sql/set_namespace.sql");
 
 /// Lifts a quota that was set.
@@ -306,6 +307,15 @@ pub async fn list_namespaces_after(
         })
     });
     namespaces.collect()
+}
+
+/// What replicas have claimed of each namespace that has anything claimed, the most at first.
+pub async fn count_shares(client: &Client, limit: i64) -> Result<Vec<(String, i64)>, Error> {
+    let statement = client.prepare_cached(COUNT_SHARES).await?;
+    let rows = client.query(&statement, &[&limit]).await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get("namespace")?, row.try_get("claimed")?)))
+        .collect()
 }
 
 /// What to set of a namespace; none keeps what is there.

@@ -144,7 +144,7 @@ fn all_errors_are_told_at_once_with_their_origins() {
         "such as 512KiB or 1MiB",
         "less than half of replica.dead_after",
         "FENCEPOST_WAKE__POLL, with two underscores",
-        "[server] has grpc, http, name",
+        "[server] has grpc, http, name, show_payloads",
         "the sections are database, dispatch, limits,",
         "must be a whole number between 1 and 1000",
     ] {

@@ -267,7 +267,9 @@ async fn a_nul_in_a_path_or_a_parameter_is_no_fault_of_the_database() {
     let side = Producers::start().await;
     let document = document(&side).await;
     let mut asked = 0;
-    for (method, path, operation) in operations(&document) {
+    let operations = operations(&document).into_iter();
+    // A stream of events takes no parameter and has no end.
+    for (method, path, operation) in operations.filter(|(_, path, _)| path != "/v1/events") {
         let (mut filled, mut queries) = (path.clone(), vec![String::new()]);
         for parameter in operation["parameters"].as_array().into_iter().flatten() {
             let name = parameter["name"].as_str().unwrap();

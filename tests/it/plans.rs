@@ -14,7 +14,7 @@ const CLAIM_TASKS: &str = include_str!("../../sql/claim_tasks.sql");
 
 /// Bodies and rows over all routes and priorities, of which so many are due; of the others every second one is due
 /// in the future and every second one is held. Bodies fall into three days. As many tasks have ended.
-async fn fill(client: &impl GenericClient, tasks: i32, due: i32) {
+pub async fn fill(client: &impl GenericClient, tasks: i32, due: i32) {
     let id = "(fencepost.id_ms(now() + (n % 3 - 1) * interval '1 day') << 22) + n";
     client
         .batch_execute(&format!(
@@ -143,7 +143,7 @@ fn hot_statements(dispatcher: i64, tokens: &[Token]) -> Vec<Hot> {
         hot!(
             "list_tasks",
             None,
-            "null, null, null, null, {}, 1000, 100",
+            "null, null, null, null, {}, 1000, 100, null, null, null, null",
             i64::MAX
         ),
     ]
@@ -508,8 +508,11 @@ async fn a_list_costs_what_it_shows_however_many_tenants_there_are() {
     prepare_list!("list_namespaces");
     let last = i64::MAX;
     for how in ["never analysed", "analysed"] {
-        let tasks =
-            |namespace| format!("list_tasks({namespace}, null, null, null, {last}, 500, 10)");
+        let tasks = |namespace| {
+            format!(
+                "list_tasks({namespace}, null, null, null, {last}, 500, 10, null, null, null, null)"
+            )
+        };
         for (list, answers, most) in [
             (tasks("null"), 10.0, 10_000.0),
             (tasks("'none'"), 1.0, 10_000.0),

@@ -473,6 +473,7 @@ async fn a_replica_drops_days_past_an_open_reader_while_tasks_flow() {
     let settings = [
         ("RETENTION__INTERVAL", "100ms"),
         ("RETENTION__RESULTS", "3d"),
+        ("SERVER__SHOW_PAYLOADS", "true"),
     ];
     let replica = Replica::start(&kept.db.url(), &settings).await;
     let operator = Operator::of(&replica);

@@ -1,6 +1,7 @@
 //! What the tests share: a server for this process, a database for each test, waiting for events, and the two ends
 //! of every wire: real replicas, scripted workers and dispatchers, a proxy in between.
 
+pub mod browser;
 mod cluster;
 mod container;
 mod database;
@@ -17,6 +18,7 @@ pub mod scripted_worker;
 pub mod tasks;
 mod tcp_proxy;
 
+pub use browser::Browser;
 pub use database::TestDb;
 pub use eventually::eventually;
 pub use operator::{Operator, fencepost};

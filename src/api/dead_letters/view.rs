@@ -5,7 +5,8 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::api::view::body;
-use crate::store::dead_letters::{Answer, Failed, Letter, Listed, Redriven};
+use crate::store::dead_letters::{Answer, Letter, Listed, Redriven};
+use crate::store::history::Failed;
 use crate::store::redrives::Redrive;
 
 /// One line of a list. A letter goes by the id of the task that died.
@@ -63,7 +64,7 @@ impl From<Listed> for LetterLineView {
 
 /// A failed or lost delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-struct FailedView {
+pub struct FailedView {
     attempt: i32,
     fence: i32,
     #[serde(rename = "move")]

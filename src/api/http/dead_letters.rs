@@ -108,7 +108,7 @@ fn position(text: &str) -> Result<Position, Error> {
     parts.ok_or_else(|| Error::invalid_value("before", "before must be the next of another page."))
 }
 
-/// `GET /v1/dead-letters/{id}?payload=true`
+/// `GET /v1/dead-letters/{id}?payload=true`, where operators may see payloads.
 pub(super) async fn read(
     Extract(state): Extract<State>,
     Path(id): Path<String>,
@@ -124,6 +124,9 @@ pub(super) async fn read(
             }
             _ => return Err(Error::unknown_field(&name)),
         }
+    }
+    if payload {
+        state.may_show_payloads()?;
     }
     let letter = state.dead_letter(number("task_id", &id)?, payload).await?;
     Ok(json(StatusCode::OK, &LetterView::from(letter)))

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::body::{self, Members};
 use super::{json, read_body, read_bytes};
-use crate::api::{CancelView, Error, ListedView, State, TaskView, duration};
+use crate::api::{CancelView, Error, ListedView, State, TaskView, duration, instant};
 use crate::store::enqueue::{Enqueued, NewTask};
 use crate::store::tasks::{Filter, Parts};
 use crate::telemetry::Door;
@@ -32,6 +32,11 @@ pub(super) struct TasksPage {
     /// Where the next page begins; null at the end.
     #[schema(required)]
     next: Option<String>,
+    /// How many tasks this page has looked at.
+    looked_at: i64,
+    /// When the last of them was enqueued: nothing that is younger was left out. Null where there was none.
+    #[schema(required)]
+    looked_back_to: Option<String>,
 }
 
 /// What an enqueue has come to.
@@ -77,7 +82,7 @@ pub(super) async fn enqueue(
     }
 }
 
-/// `GET /v1/tasks/{id}?payload=true`: with payload and result when asked for.
+/// `GET /v1/tasks/{id}?payload=true`: with payload and result when asked for, and where operators may see them.
 pub(super) async fn read(
     Extract(state): Extract<State>,
     Path(id): Path<String>,
@@ -93,6 +98,9 @@ pub(super) async fn read(
             }
             _ => return Err(Error::unknown_field(&name)),
         }
+    }
+    if with_payload {
+        state.may_show_payloads()?;
     }
     let parts = Parts {
         payload: with_payload,
@@ -119,8 +127,10 @@ pub(super) async fn wait(
     Ok(json(StatusCode::OK, &TaskView::from(task)))
 }
 
-/// `GET /v1/tasks?namespace=&task_queue=&task_type=&state=&before=&limit=`: newest first; `next` is the `before` of
-/// the next page, and null at the end. A page can be short, or empty, and not be the last.
+/// `GET /v1/tasks?namespace=&task_queue=&task_type=&state=&before=&limit=`, and `dispatch_key` (in its namespace),
+/// `concurrency_key`, `enqueued_after` and `enqueued_before`: newest first; `next` is the `before` of the next page, and
+/// null at the end. A page can be short, or empty, and not be the last: it says how many tasks it looked at, and back to
+/// when it has left none out.
 pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
     let mut filter = Filter::default();
     let (mut before, mut limit) = (None, PAGE);
@@ -130,6 +140,10 @@ pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Res
             "task_queue" => filter.task_queue = Some(value),
             "task_type" => filter.task_type = Some(value),
             "state" => filter.state = Some(value),
+            "dispatch_key" => filter.dispatch_key = Some(value),
+            "concurrency_key" => filter.concurrency_key = Some(value),
+            "enqueued_after" => filter.enqueued_after = Some(instant(&name, &value)?),
+            "enqueued_before" => filter.enqueued_before = Some(instant(&name, &value)?),
             "before" => before = Some(number("before", &value)?),
             "limit" => limit = number("limit", &value)?,
             _ => return Err(Error::unknown_field(&name)),
@@ -139,6 +153,8 @@ pub(super) async fn list(Extract(state): Extract<State>, uri: Uri) -> Result<Res
     let view = TasksPage {
         tasks: page.tasks.into_iter().map(ListedView::from).collect(),
         next: page.before.map(|id| id.to_string()),
+        looked_at: page.looked_at,
+        looked_back_to: page.looked_back_to,
     };
     Ok(json(StatusCode::OK, &view))
 }

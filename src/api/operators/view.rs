@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 pub use keys::{ResumedKeyView, StoppedKeyView};
-use queues::Count;
+pub(in crate::api) use queues::{Count, HeldView};
 pub use queues::{DeclaredView, QueueView};
 use rate::RateView;
 

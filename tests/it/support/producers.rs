@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use fencepost::api::{Hints, Limits, Metrics, Readiness, State, Waits, grpc, http};
+use fencepost::api::{Events, Hints, Limits, Metrics, Readiness, State, Waits, grpc, http};
 use fencepost::proto::producer::producer_service_client::ProducerServiceClient;
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
@@ -68,6 +68,7 @@ impl Producers {
         let pool = db.pool();
         let shutdown = CancellationToken::new();
         let (waits, poller) = Waits::new(pool.clone(), Hints::none(), shutdown.clone());
+        let (events, watcher) = Events::new(pool.clone(), shutdown.clone());
         let (_, hub) = watch::channel(None);
         let (readiness, ready) = watch::channel(Readiness::default());
         let state = State {
@@ -77,9 +78,12 @@ impl Producers {
             readiness: ready,
             limits,
             metrics: Metrics::default(),
+            events,
+            show_payloads: true,
         };
         let mut servers = JoinSet::new();
         servers.spawn(poller.run(CancellationToken::new()));
+        servers.spawn(watcher.run(CancellationToken::new()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let http = listener.local_addr().unwrap();
         let router = http::router(state.clone());

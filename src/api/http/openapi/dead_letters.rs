@@ -30,9 +30,13 @@ fn letters() -> Vec<Operation> {
             "Look at one dead letter",
         )
         .path("id", id(), ID)
-        .query("payload", truth(), "With its payload.")
+        .query(
+            "payload",
+            truth(),
+            "With its payload, where operators may see it.",
+        )
         .answers::<LetterView>(200, "The letter with its history.")
-        .refuses(&[PARAMETERS, DATABASE, &["FP-130"]]),
+        .refuses(&[PARAMETERS, DATABASE, &["FP-116", "FP-130"]]),
         Operation::post(
             "/v1/dead-letters/redrive",
             (tag, "redrive"),

@@ -7,7 +7,9 @@ use utoipa::openapi::path::{
     HttpMethod, Operation as Described, OperationBuilder, Parameter, ParameterBuilder, ParameterIn,
 };
 use utoipa::openapi::request_body::RequestBody;
-use utoipa::openapi::schema::{AllOf, ArrayBuilder, ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::schema::{
+    AllOf, ArrayBuilder, KnownFormat, ObjectBuilder, SchemaFormat, SchemaType, Type,
+};
 use utoipa::openapi::{Content, PathItem, Paths, Ref, RefOr, Required, Response, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -81,6 +83,11 @@ pub(super) fn text() -> ObjectBuilder {
 /// An id: digits, since it passes 2^53.
 pub(super) fn id() -> ObjectBuilder {
     text().pattern(Some("^[0-9]{1,18}$"))
+}
+
+/// A time.
+pub(super) fn instant() -> ObjectBuilder {
+    text().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
 }
 
 /// `true` or `false`.
@@ -230,9 +237,10 @@ impl Operation {
     }
 
     fn answer(mut self, status: u16, about: &str, kind: &str, content: Content) -> Self {
-        let mut response = Response::new(about);
+        // One status may come with several kinds of content.
+        let response = self.answers.entry(status);
+        let response = response.or_insert_with(|| Response::new(about));
         response.content.insert(kind.to_owned(), content.into());
-        self.answers.insert(status, response);
         self
     }
 

@@ -6,6 +6,7 @@ use utoipa::openapi::path::HttpMethod;
 use super::bodies::{NamespaceSettings, NewQueue, OrderNote, StoppedKey};
 use super::operation::{BODY, DATABASE, LOOSE_BODY, Operation, PARAMETERS, one_of, text};
 use crate::api::http::keys::StoppedKeysPage;
+use crate::api::http::lives::SharesList;
 use crate::api::http::operators::{
     NamespacesPage, OrderedView, QueuesPage, UnservedPage, WorkersPage,
 };
@@ -78,6 +79,14 @@ fn namespaces() -> Vec<Operation> {
         .page("after", text(), 1_000)
         .answers::<NamespacesPage>(200, "Each with its settings.")
         .refuses(&[PARAMETERS, DATABASE]),
+        Operation::get(
+            "/v1/shares",
+            ("namespaces", "listShares"),
+            "List what each namespace has of the slots",
+        )
+        .about("Namespaces that have anything claimed, the most at first.")
+        .answers::<SharesList>(200, "Each with its claimed tasks.")
+        .refuses(&[DATABASE]),
         Operation::new(
             HttpMethod::Put,
             "/v1/namespaces/{name}",

@@ -4,13 +4,16 @@ use utoipa::openapi::Required;
 
 use super::bodies::{Because, CancelTasks, NewPause, NewRequest, NewTasks, PausedAddress};
 use super::operation::{
-    BODY, DATABASE, LOOSE_BODY, Operation, PARAMETERS, TASK, id, one_of, text, truth,
+    BODY, DATABASE, LOOSE_BODY, Operation, PARAMETERS, TASK, id, instant, one_of, text, truth,
 };
 use crate::api::http::ReadyView;
 use crate::api::http::execute::{ReplyView, RequestsPage};
 use crate::api::http::levers::{CancelledList, PausesPage};
+use crate::api::http::lives::ReplicasList;
 use crate::api::http::tasks::{EnqueuedView, TasksPage};
-use crate::api::{CancelReport, CancelView, PausedView, ResumedView, STATES, TaskView, WhyView};
+use crate::api::{
+    CancelReport, CancelView, HistoryView, PausedView, ResumedView, STATES, TaskView, WhyView,
+};
 use crate::telemetry;
 
 const ID: &str = "The task's id.";
@@ -35,18 +38,34 @@ fn tasks() -> Vec<Operation> {
             .answers_one_or_many::<EnqueuedView>(200, "Every dispatch key named a task that existed.")
             .refuses(&[BODY, TASK, DATABASE, &["FP-111"]]),
         Operation::get("/v1/tasks", ("tasks", "listTasks"), "List tasks, newest first")
-            .about("A page can be short, or empty, and not be the last.")
+            .about(
+                "A page can be short, or empty, and not be the last: it looks at 20,000 tasks at most and says how far \
+                 back it came.",
+            )
             .query("namespace", text(), "Tasks of this tenant.")
             .query("task_queue", text(), "Tasks of this queue.")
             .query("task_type", text(), "Tasks of this type.")
             .query("state", one_of(STATES), "Tasks in this state.")
+            .query(
+                "dispatch_key",
+                text(),
+                "The task that this key names now, in the namespace, or in `default` where none is given.",
+            )
+            .query("concurrency_key", text(), "Tasks in the line of this key.")
+            .query("enqueued_after", instant(), "Tasks that were enqueued then or later, to a millisecond.")
+            .query("enqueued_before", instant(), "Tasks that were enqueued earlier, to a millisecond.")
             .page("before", id(), 100)
             .answers::<TasksPage>(200, "A page.")
             .refuses(&[PARAMETERS, DATABASE]),
         Operation::get("/v1/tasks/{id}", ("tasks", "readTask"), "Look at one task")
             .path("id", id(), ID)
-            .query("payload", truth(), "With payload and result.")
+            .query("payload", truth(), "With payload and result, where operators may see them.")
             .answers::<TaskView>(200, "The task.")
+            .refuses(&[PARAMETERS, DATABASE, &["FP-104", "FP-116"]]),
+        Operation::get("/v1/tasks/{id}/history", ("tasks", "readHistory"), "Follow the life of one task")
+            .about("Its failed and lost deliveries, the first at first, and who has it.")
+            .path("id", id(), ID)
+            .answers::<HistoryView>(200, "What stands beside the task.")
             .refuses(&[PARAMETERS, DATABASE, &["FP-104"]]),
         Operation::post("/v1/tasks/{id}/cancel", ("tasks", "cancelTask"), "Cancel one task")
             .about("A waiting task ends at once; a running one is asked to stop through its worker.")
@@ -158,6 +177,38 @@ fn replica() -> Vec<Operation> {
         .about("docs/metrics.md says what each of them means.")
         .answers_text(200, "All metrics.", telemetry::CONTENT_TYPE)
         .refuses(&[&["FP-114"]]),
+        Operation::get(
+            "/v1/replicas",
+            ("replica", "listReplicas"),
+            "List the starts of replicas that are kept",
+        )
+        .about("The living first; a dead one is kept for an hour, and for as long as it owns tasks.")
+        .answers::<ReplicasList>(200, "Each with its state.")
+        .refuses(&[DATABASE]),
+        Operation::get(
+            "/v1/events",
+            ("replica", "watch"),
+            "Watch what happens, as server-sent events",
+        )
+        .about(
+            "`queues` comes once a second; `replica`, `worker`, `pause`, `dead_letters`, `unserved` and `database` when \
+             something changes; docs/dashboard.md describes them. The stream ends with `bye` when the replica drains.",
+        )
+        .answers_text(200, "Events, until the caller hangs up.", "text/event-stream")
+        .refuses(&[&["FP-117"]]),
+        Operation::get("/", ("replica", "readPage"), "Open the dashboard")
+            .answers_text(200, "Its page.", "text/html; charset=utf-8"),
+        Operation::get(
+            "/dashboard/{version}/{file}",
+            ("replica", "readFile"),
+            "Read a file of the dashboard",
+        )
+        .path("version", text(), "What the page names.")
+        .path("file", text(), "Its name.")
+        .answers_text(200, "The file.", "text/javascript; charset=utf-8")
+        .answers_text(200, "The file.", "text/css; charset=utf-8")
+        .answers_text(200, "The file.", "image/svg+xml")
+        .refuses(&[&["FP-106"]]),
         Operation::get(
             "/openapi.json",
             ("replica", "readContract"),

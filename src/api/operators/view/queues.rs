@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::super::COUNTED;
 use super::{RateView, RouteView, time};
-use crate::store::queues::{Counted, Declaration, Queue};
+use crate::store::queues::{Counted, Declaration, Held, Queue};
 
 /// A count that is exact up to 10,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -18,7 +18,12 @@ pub struct Count {
 
 impl Count {
     pub(super) fn of(counted: Counted) -> Self {
-        let Some(estimate) = counted.estimate.filter(|_| counted.tasks > COUNTED) else {
+        Self::up_to(COUNTED, counted)
+    }
+
+    /// Of a count that went on to the first task beyond this number.
+    pub(in crate::api) fn up_to(most: i64, counted: Counted) -> Self {
+        let Some(estimate) = counted.estimate.filter(|_| counted.tasks > most) else {
             return Self {
                 tasks: counted.tasks,
                 estimated: false,
@@ -111,6 +116,16 @@ impl std::fmt::Display for HeldView {
     }
 }
 
+impl From<Held> for HeldView {
+    fn from(held: Held) -> Self {
+        Self {
+            workflow_paused: held.workflow,
+            key_busy: held.key,
+            throttled: held.throttle,
+        }
+    }
+}
+
 impl From<Queue> for QueueView {
     fn from(queue: Queue) -> Self {
         let (reason, since) = queue.unserved_since.unzip();
@@ -133,11 +148,7 @@ impl From<Queue> for QueueView {
             on_dead_key: queue.on_dead_key,
             ready: Count::of(queue.ready),
             later: Count::of(queue.later),
-            held: HeldView {
-                workflow_paused: queue.held.workflow,
-                key_busy: queue.held.key,
-                throttled: queue.held.throttle,
-            },
+            held: queue.held.into(),
             claimed: queue.claimed,
             oldest_ms: oldest.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
             unserved_reason: reason,
