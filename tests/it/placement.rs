@@ -161,5 +161,5 @@ async fn what_is_no_placement_is_refused_at_every_door() {
         .await;
     assert_eq!((status, &problem["code"]), (400, &json!("FP-001")));
     let list = operator.get("/v1/namespaces").await;
-    assert_eq!(list, json!({"namespaces": []}), "a refusal leaves nothing");
+    assert_eq!(list["namespaces"], json!([]), "a refusal leaves nothing");
 }

@@ -305,7 +305,7 @@ async fn a_cancel_ends_what_waits_and_asks_what_runs() {
 async fn what_is_not_there_is_said_with_its_code() {
     let side = Producers::start().await;
     for (method, path, expected) in [
-        ("GET", "/", (404, "FP-106", "")),
+        ("GET", "/v1", (404, "FP-106", "")),
         ("GET", "/v2/tasks", (404, "FP-106", "")),
         ("DELETE", "/v1/tasks", (405, "FP-107", "")),
         ("POST", "/v1/tasks/1", (405, "FP-107", "")),
