@@ -1,6 +1,7 @@
 //! Connections, and the rule for using them: work runs in a task that is owned here, with a deadline; a
 //! connection whose work did not end in time is thrown away, since the server may still be at it.
 
+use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,12 @@ pub type Listener = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Sock
 
 /// What is to be done on a connection.
 pub type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'c>>;
+
+/// What work of any kind has made.
+type Made = Box<dyn Any + Send>;
+
+/// Work of any kind.
+type Job = Box<dyn for<'c> FnOnce(&'c mut Client) -> Work<'c, Made> + Send>;
 
 /// The connections of this process to the database. Clones share them.
 #[derive(Clone)]
@@ -134,14 +141,24 @@ impl Pool {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut Client) -> Work<'c, T> + Send + 'static,
     {
+        let job: Job = Box::new(move |client| {
+            let worked = work(client);
+            Box::pin(async move { Ok(Box::new(worked.await?) as Made) })
+        });
+        let made = self.do_job(deadline, job).await?;
+        let made = made.downcast().map(|made| *made);
+        made.map_err(|_| Error::internal("database work ended with another one's answer"))
+    }
+
+    /// Of one kind for all kinds of work, so that it is compiled once: there are a hundred.
+    async fn do_job(&self, deadline: Duration, job: Job) -> Result<Made, Error> {
         let end = Instant::now() + deadline;
         let pool = self.clone();
         let (done, answer) = oneshot::channel();
-        // Boxed, so that what the runtime does with a task is compiled once and not for every kind of work.
-        let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+        self.tasks.spawn(async move {
             let worked = match pool.get_by(end, deadline).await {
                 Ok(mut client) => {
-                    let worked = timeout_at(end, work(&mut client)).await;
+                    let worked = timeout_at(end, job(&mut client)).await;
                     let worked = worked.unwrap_or_else(|_| Err(late("no answer", deadline)));
                     if worked.as_ref().is_err_and(Error::breaks_connection) {
                         drop(Object::take(client));
@@ -156,7 +173,6 @@ impl Pool {
             // Nobody may wait for it any more.
             done.send(worked).ok();
         });
-        self.tasks.spawn(task);
         answer
             .await
             .unwrap_or_else(|_| Err(Error::internal("database work ended without an answer")))
