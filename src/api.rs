@@ -36,8 +36,8 @@ pub use execute::{Direct, LONGEST_EXECUTE};
 pub use lives::{HistoryView, ReplicaView, ShareView};
 pub use metrics::Metrics;
 pub use operators::{
-    DeclaredView, NamespaceView, NodeSeen, QueueView, ResumedKeyView, StoppedKeyView, UnservedView,
-    WhyView, WorkerView,
+    DeclaredView, NamespaceView, NodeSeen, QueueChoice, QueueView, ResumedKeyView, StoppedKeyView,
+    UnservedView, WhyView, WorkerView,
 };
 pub use pauses::{AddressView, PauseView, PausedView, ResumedView};
 pub use view::{ListedView, TaskView};

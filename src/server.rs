@@ -3,6 +3,7 @@
 //! The ports are open from the start and stay open; what needs the database says so until there is one. A term is
 //! one identity in the database: when others declare it dead, a new one begins in the same process.
 
+mod cross_site;
 mod health;
 mod readiness;
 mod term;
@@ -339,7 +340,7 @@ async fn serve_http(
             tracing::debug!(%error, "a connection keeps its delay");
         }
     });
-    let router = websocket::before(api::http::router(state), entry);
+    let router = cross_site::refused(websocket::before(api::http::router(state), entry));
     let served = axum::serve(listener, router)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await;

@@ -17,7 +17,7 @@ use crate::store::enqueue::EnqueueError;
 pub enum Kind {
     /// The same call will always fail.
     Invalid,
-    /// The settings keep this from everybody who comes in here.
+    /// The settings keep this from everybody who comes in here, or the page that asks is not ours.
     Forbidden,
     /// There is no such thing.
     NotFound,
@@ -120,6 +120,7 @@ pub const CODES: &[Code] = &[
     code("FP-115", "too_many_waits", Kind::Exhausted),
     code("FP-116", "payloads_hidden", Kind::Forbidden),
     code("FP-117", "too_many_listeners", Kind::Exhausted),
+    code("FP-118", "other_site", Kind::Forbidden),
     code("FP-120", "too_many_requests", Kind::Exhausted),
     code("FP-121", "draining", Kind::Unavailable),
     code("FP-122", "nobody_free", Kind::Timeout),

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Request, State as Extract};
+use axum::extract::{FromRequestParts, Request, State as Extract};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -97,6 +98,7 @@ pub fn router(state: State) -> Router {
         .merge(calls)
         .merge(waits)
         .merge(direct)
+        .layer(middleware::from_fn(told_by_body))
         .fallback(unknown_path)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state);
@@ -130,6 +132,29 @@ async fn within(Extract(limit): Extract<Duration>, request: Request, next: Next)
             Error::new("FP-109", message).into_response()
         }
     }
+}
+
+/// What a call without parameters takes of its address: nothing, so that a misspelt or misplaced one is not ignored.
+struct NoParameters;
+
+impl<S: Sync> FromRequestParts<S> for NoParameters {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
+        match tasks::parameters(&parts.uri)?.first() {
+            Some((name, _)) => Err(Error::unknown_field(name)),
+            None => Ok(Self),
+        }
+    }
+}
+
+/// Calls that change something take what they are told from their bodies alone.
+async fn told_by_body(request: Request, next: Next) -> Result<Response, Error> {
+    let (mut parts, body) = request.into_parts();
+    if !parts.method.is_safe() {
+        NoParameters::from_request_parts(&mut parts, &()).await?;
+    }
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
 async fn readyz(Extract(state): Extract<State>) -> Response {

@@ -160,16 +160,24 @@ pub struct ShareView {
     pub claimed: i64,
 }
 
+/// The first of these, and whether there are more.
+fn up_to_longest<T>(lines: impl Iterator<Item = T>) -> (Vec<T>, bool) {
+    let mut lines: Vec<T> = lines.collect();
+    let longest = usize::try_from(LONGEST_LIST).unwrap_or_default();
+    let more = lines.len() > longest;
+    lines.truncate(longest);
+    (lines, more)
+}
+
 impl State {
-    /// The namespaces that have anything claimed, the most at first.
-    pub async fn shares(&self) -> Result<Vec<ShareView>, Error> {
+    /// The namespaces that have anything claimed, the most at first, at most 1,000; and whether there are more.
+    pub async fn shares(&self) -> Result<(Vec<ShareView>, bool), Error> {
         let found = self.pool.run(self.limits.database, |client| {
-            Box::pin(async move { queues::count_shares(client, LONGEST_LIST).await })
+            Box::pin(async move { queues::count_shares(client, LONGEST_LIST + 1).await })
         });
         let views = found.await?.into_iter();
-        Ok(views
-            .map(|(namespace, claimed)| ShareView { namespace, claimed })
-            .collect())
+        let views = views.map(|(namespace, claimed)| ShareView { namespace, claimed });
+        Ok(up_to_longest(views))
     }
 
     /// How the deliveries of a task went, and who has it.
@@ -183,14 +191,16 @@ impl State {
         }
     }
 
-    /// The starts of replicas that are kept, the living first.
-    pub async fn replicas(&self) -> Result<Vec<ReplicaView>, Error> {
+    /// The starts of replicas that are kept, the living first, at most 1,000; and whether there are more.
+    pub async fn replicas(&self) -> Result<(Vec<ReplicaView>, bool), Error> {
         let found = self.pool.run(self.limits.database, |client| {
-            Box::pin(async move { dispatchers::list(client, SILENCE, LONGEST_LIST, COUNTED).await })
+            Box::pin(
+                async move { dispatchers::list(client, SILENCE, LONGEST_LIST + 1, COUNTED).await },
+            )
         });
         let own = self.hub.borrow().as_ref().map(|hub| hub.dispatcher);
         let views = found.await?.into_iter();
-        Ok(views.map(|one| ReplicaView::new(one, own)).collect())
+        Ok(up_to_longest(views.map(|one| ReplicaView::new(one, own))))
     }
 
     /// Refuses what would show payloads where operators may not see them.

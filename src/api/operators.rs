@@ -27,6 +27,27 @@ pub use view::{
 /// Counts of waiting tasks stop here: beyond it an estimate is enough, and counting on would read the line.
 pub(super) const COUNTED: i64 = 10_000;
 
+/// Which queues to list, and how far to count in each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueChoice {
+    /// Those of this namespace.
+    pub namespace: Option<String>,
+    /// Those of this name.
+    pub task_queue: Option<String>,
+    /// Counts of waiting tasks are exact up to this, 1 to 10,000, and estimates beyond it.
+    pub count_to: i64,
+}
+
+impl Default for QueueChoice {
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            task_queue: None,
+            count_to: COUNTED,
+        }
+    }
+}
+
 /// The most lines of a list of operators: enough for people, and bounded for the database.
 pub(super) const LONGEST_LIST: i64 = 1_000;
 
@@ -133,24 +154,29 @@ impl State {
     /// The known routes by name, with what waits and what runs.
     pub async fn queues(
         &self,
-        namespace: Option<String>,
-        task_queue: Option<String>,
+        choice: QueueChoice,
         window: Window,
     ) -> Result<Listing<QueueView>, Error> {
         let (key, rows) = (window.key::<4>()?, rows(&window));
+        let count_to = choice.count_to;
+        if !(1..=COUNTED).contains(&count_to) {
+            let message = format!("count_to must be between 1 and {COUNTED}.");
+            return Err(Error::invalid_value("count_to", message));
+        }
         let found = self.pool.run(self.limits.database, move |client| {
             Box::pin(async move {
                 let wanted = Wanted {
-                    namespace: namespace.as_deref(),
-                    task_queue: task_queue.as_deref(),
+                    namespace: choice.namespace.as_deref(),
+                    task_queue: choice.task_queue.as_deref(),
                     routes: None,
                     after: key.as_ref(),
                 };
-                queues::list(client, wanted, COUNTED + 1, rows).await
+                queues::list(client, wanted, count_to + 1, rows).await
             })
         });
-        let found = found.await?.into_iter().map(QueueView::from);
-        Ok(window.cut(found.collect(), |queue| queue.route.key()))
+        let found = found.await?.into_iter();
+        let views = found.map(|queue| QueueView::new(queue, count_to));
+        Ok(window.cut(views.collect(), |queue| queue.route.key()))
     }
 
     /// Declares a queue for one type and node.

@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use super::database::Database;
 use super::output::{self, Output};
-use crate::api::{DeclaredView, NodeSeen, page};
+use crate::api::{DeclaredView, NodeSeen, QueueChoice, page};
 use crate::store::queues::Declaration;
 use crate::store::rates::RateSettings;
 
@@ -148,8 +148,12 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
 async fn list(args: List) -> anyhow::Result<u8> {
     let session = args.database.open()?;
     let queues = page::all(async |window| {
-        let (namespace, queue) = (args.namespace.clone(), args.queue.clone());
-        session.state.queues(namespace, queue, window).await
+        let choice = QueueChoice {
+            namespace: args.namespace.clone(),
+            task_queue: args.queue.clone(),
+            ..QueueChoice::default()
+        };
+        session.state.queues(choice, window).await
     });
     let queues = queues.await?;
     if args.output == Output::Json {

@@ -12,7 +12,7 @@ use super::output::{self, Output};
 use super::signals::Signals;
 use super::{EXIT_INTERRUPTED, Usage};
 use crate::api::page::{self, Window};
-use crate::api::{self, State};
+use crate::api::{self, QueueChoice, State};
 use crate::store::totals::{self, Totals};
 use frame::Frame;
 
@@ -88,6 +88,9 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     }
 }
 
+/// Waiting tasks of a queue are counted up to here and estimated beyond: the next look comes in a second.
+const COUNTED: i64 = 1_000;
+
 async fn look(
     state: &State,
     args: &Args,
@@ -98,9 +101,13 @@ async fn look(
     });
     let totals = read.await?;
     let rates = before.and_then(|before| totals.since(&before));
-    let (namespace, queue) = (args.namespace.clone(), args.queue.clone());
+    let choice = QueueChoice {
+        namespace: args.namespace.clone(),
+        task_queue: args.queue.clone(),
+        count_to: COUNTED,
+    };
     // The first page: to read all of very many queues would cost more than there is to see.
-    let queues = state.queues(namespace, queue, Window::default()).await?;
+    let queues = state.queues(choice, Window::default()).await?;
     let workers = page::all(async |window| state.workers(window).await).await?;
     let frame = Frame::new(totals.at, rates, queues.lines, &workers);
     Ok((frame, totals))

@@ -98,9 +98,7 @@ export function render(main, params, page) {
     const merged = [...queues, ...fresh].map((one) => {
       const now = live.get(routeKey(one));
       if (now) {
-        // The list counts further than the stream does.
-        const further = (a, b) => (a.estimated && b && !b.estimated && b.tasks > 1000 ? b : a);
-        return { ...one, ...now, ready: further(now.ready, one.ready), later: further(now.later, one.later) };
+        return { ...one, ...now };
       }
       return whole ? { ...one, ...idle } : one;
     });
@@ -110,7 +108,7 @@ export function render(main, params, page) {
 
   async function load() {
     try {
-      const found = await get("queues", {}, page.signal);
+      const found = await get("queues", { count_to: 1000 }, page.signal);
       queues = found.queues;
       fill(problem, rest(found.next));
       show();

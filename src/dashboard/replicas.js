@@ -1,7 +1,7 @@
 // Replicas: the living first, and those that are gone for a while after.
 
 import { get } from "./api.js";
-import { badge, command, empty, errorBox, fill, h } from "./dom.js";
+import { badge, command, empty, errorBox, fill, h, rest } from "./dom.js";
 import { number, span, time } from "./format.js";
 import { on } from "./live.js";
 import { table } from "./table.js";
@@ -30,8 +30,8 @@ export function render(main, params, page) {
 
   async function load() {
     try {
-      const { replicas } = await get("replicas", {}, page.signal);
-      fill(problem);
+      const { replicas, more } = await get("replicas", {}, page.signal);
+      fill(problem, rest(more));
       lines.update(replicas);
     } catch (error) {
       if (!page.signal.aborted) fill(problem, errorBox(error));

@@ -13,7 +13,7 @@ use axum::Router;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts as _, Request, State};
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::SplitSink;
@@ -51,14 +51,10 @@ async fn pass(State(entry): State<Entry>, request: Request, next: Next) -> Respo
     }
     let (mut parts, _) = request.into_parts();
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &entry).await;
-    connect(entry, &parts.headers, upgrade)
+    connect(entry, upgrade)
 }
 
-fn connect(
-    entry: Entry,
-    headers: &HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Response {
+fn connect(entry: Entry, upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Response {
     let Ok(upgrade) = upgrade else {
         let answer = "Workers connect here by WebSocket.\n";
         return (
@@ -68,11 +64,6 @@ fn connect(
         )
             .into_response();
     };
-    if !is_same_host(headers) {
-        tracing::warn!("a web page of another host tried to connect as a worker");
-        let answer = "Pages of other hosts can't be workers.\n";
-        return (StatusCode::FORBIDDEN, answer).into_response();
-    }
     let limit = entry.settings.max_frame_bytes;
     upgrade
         .read_buffer_size(READ_BUFFER)
@@ -82,24 +73,6 @@ fn connect(
             let sessions = entry.sessions.clone();
             sessions.track_future(serve(entry, socket))
         })
-}
-
-/// Whether the request comes from no web page, or from one of this host. Browsers let any page open a WebSocket to any
-/// address, and name the page in this header.
-fn is_same_host(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(header::ORIGIN) else {
-        return true;
-    };
-    let page = origin
-        .to_str()
-        .ok()
-        .and_then(|text| text.parse::<Uri>().ok());
-    let page = page.as_ref().and_then(Uri::authority);
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
-    page.zip(host)
-        .is_some_and(|(page, host)| page.as_str().eq_ignore_ascii_case(host))
 }
 
 async fn serve(entry: Entry, socket: WebSocket) {

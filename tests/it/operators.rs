@@ -283,3 +283,68 @@ async fn the_doctor_names_what_is_wrong() {
     assert!(stdout.contains("1 migrations are missing"), "{stdout}");
     assert!(stdout.contains("fencepost migrate"), "{stdout}");
 }
+
+#[tokio::test]
+async fn pages_of_other_hosts_change_nothing() {
+    let db = TestDb::new().await;
+    let replica = Replica::start(&db.url(), &[]).await;
+    let operator = Operator::of(&replica);
+    let id = enqueue(&db.connect().await, "").await;
+    let (cancel, read) = (format!("/v1/tasks/{id}/cancel"), format!("/v1/tasks/{id}"));
+    let own = format!("http://{}", replica.http());
+    for page in [
+        &[("sec-fetch-site", "cross-site")][..],
+        &[("sec-fetch-site", "same-site"), ("origin", own.as_str())],
+        &[("origin", "http://evil.example")],
+        &[("origin", "null")],
+    ] {
+        let (status, problem) = operator.call_as(page, "POST", &cancel, "").await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (403, &json!("FP-118")),
+            "{page:?}"
+        );
+        // What is only read may be asked for: the browser keeps the answer from the page.
+        let (status, task) = operator.call_as(page, "GET", &read, "").await;
+        assert_eq!((status, &task["state"]), (200, &json!("ready")), "{page:?}");
+    }
+    for page in [
+        // Behind a proxy, the host may be another.
+        &[
+            ("sec-fetch-site", "same-origin"),
+            ("origin", "https://front.example"),
+        ][..],
+        &[("sec-fetch-site", "none")],
+        &[("origin", own.as_str())],
+        &[],
+    ] {
+        let (status, answer) = operator.call_as(page, "POST", &cancel, "").await;
+        assert_eq!(status, 200, "{page:?}: {answer}");
+    }
+    assert_eq!(operator.get(&read).await["state"], "cancelled");
+}
+
+#[tokio::test]
+async fn parameters_that_a_call_does_not_take_are_refused() {
+    let db = TestDb::new().await;
+    let replica = Replica::start(&db.url(), &[]).await;
+    let operator = Operator::of(&replica);
+    let id = enqueue(&db.connect().await, "").await;
+    for (method, path) in [
+        ("GET", format!("/v1/tasks/{id}/why")),
+        ("GET", format!("/v1/tasks/{id}/history")),
+        ("GET", "/v1/replicas".to_owned()),
+        ("GET", "/v1/shares".to_owned()),
+        ("GET", "/v1/redrives/1".to_owned()),
+        ("POST", format!("/v1/tasks/{id}/cancel")),
+        ("POST", "/v1/workers/w/drain".to_owned()),
+    ] {
+        let (status, problem) = operator.call(method, &format!("{path}?reason=x"), "").await;
+        let found = (status, &problem["code"], &problem["field"]);
+        assert_eq!(found, (400, &json!("FP-102"), &json!("reason")), "{path}");
+    }
+    assert_eq!(
+        operator.get(&format!("/v1/tasks/{id}")).await["state"],
+        "ready"
+    );
+}

@@ -131,6 +131,17 @@ async fn counts_end_where_nobody_needs_them_exactly() {
     assert!(is_estimate(&queue["ready"]), "{queue}");
     assert_eq!(queue["claimed"], 0);
     assert_eq!(queue["later"], json!({"tasks": 0, "estimated": false}));
+    // Who asks for less waits for less.
+    let queues = operator.get("/v1/queues?task_queue=q&count_to=100").await;
+    let ready = &queues["queues"][0]["ready"];
+    assert_eq!(ready["estimated"], true);
+    assert!(ready["tasks"].as_i64().unwrap() > 100, "{ready}");
+    for wrong in ["0", "10001", "x"] {
+        let path = format!("/v1/queues?count_to={wrong}");
+        let (status, problem) = operator.call("GET", &path, "").await;
+        let found = (status, &problem["code"], &problem["field"]);
+        assert_eq!(found, (400, &json!("FP-103"), &json!("count_to")));
+    }
 }
 
 #[tokio::test]

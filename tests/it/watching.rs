@@ -11,7 +11,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
-use crate::support::{Operator, Producers, Replica, ScriptedWorker, TestDb, eventually, letters};
+use crate::support::{
+    Operator, Producers, Replica, ScriptedWorker, TcpProxy, TestDb, eventually, letters,
+};
 
 const STEP: Duration = Duration::from_secs(20);
 
@@ -20,6 +22,8 @@ struct Events {
     body: axum::body::Body,
     text: String,
     events: VecDeque<(String, Value)>,
+    /// Comments, which keep the stream alive.
+    comments: usize,
 }
 
 impl Events {
@@ -36,30 +40,36 @@ impl Events {
             body: axum::body::Body::new(response.into_body()),
             text: String::new(),
             events: VecDeque::new(),
+            comments: 0,
         })
+    }
+
+    /// Takes in what comes next; none at the end.
+    async fn read(&mut self) -> Option<()> {
+        let frame = tokio::time::timeout(STEP, self.body.frame()).await;
+        let frame = frame.expect("no event").transpose().unwrap()?;
+        self.text += std::str::from_utf8(frame.data_ref()?).unwrap();
+        while let Some((event, rest)) = self.text.clone().split_once("\n\n") {
+            rest.clone_into(&mut self.text);
+            let (mut name, mut data) = (String::new(), Value::Null);
+            for line in event.lines() {
+                match line.split_once(": ") {
+                    Some(("event", value)) => value.clone_into(&mut name),
+                    Some(("data", value)) => data = serde_json::from_str(value).unwrap(),
+                    _ => self.comments += usize::from(line.starts_with(':')),
+                }
+            }
+            if !name.is_empty() {
+                self.events.push_back((name, data));
+            }
+        }
+        Some(())
     }
 
     /// The next event; none at the end.
     async fn next(&mut self) -> Option<(String, Value)> {
         while self.events.is_empty() {
-            let frame = tokio::time::timeout(STEP, self.body.frame()).await;
-            let frame = frame.expect("no event").transpose().unwrap()?;
-            self.text += std::str::from_utf8(frame.data_ref()?).unwrap();
-            while let Some((event, rest)) = self.text.clone().split_once("\n\n") {
-                rest.clone_into(&mut self.text);
-                let (mut name, mut data) = (String::new(), Value::Null);
-                for line in event.lines() {
-                    match line.split_once(": ") {
-                        Some(("event", value)) => value.clone_into(&mut name),
-                        Some(("data", value)) => data = serde_json::from_str(value).unwrap(),
-                        // a comment keeps the stream alive
-                        _ => {}
-                    }
-                }
-                if !name.is_empty() {
-                    self.events.push_back((name, data));
-                }
-            }
+            self.read().await?;
         }
         self.events.pop_front()
     }
@@ -185,6 +195,30 @@ async fn what_happens_is_told_to_those_who_listen() {
         }
     });
     assert!(ended.success(), "{ended}");
+}
+
+#[tokio::test]
+async fn a_database_that_is_silent_is_told_once_and_the_stream_stays_alive() {
+    let db = TestDb::new().await;
+    let (proxy, through) = TcpProxy::before(&db.url()).await;
+    let replica = Replica::start(&through, &[]).await;
+    let mut events = Events::open(replica.http()).await.unwrap();
+    events.find("queues", |_| true).await;
+    proxy.hold();
+    let gone = events.find("database", |_| true).await;
+    assert_eq!(gone["answers"], false);
+    assert!(gone["detail"].is_string(), "{gone}");
+    // Nothing else is told meanwhile, but that somebody is there.
+    events.comments = 0;
+    while events.comments == 0 {
+        events.read().await.expect("the stream ended");
+    }
+    let told = |name: &str| events.events.iter().any(|(told, _)| told == name);
+    assert!(!told("database") && !told("queues"), "{:?}", events.events);
+    proxy.release();
+    let back = events.find("database", |_| true).await;
+    assert_eq!(back, json!({"answers": true, "detail": null}));
+    events.find("queues", |_| true).await;
 }
 
 #[tokio::test]

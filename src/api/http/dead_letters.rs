@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::body::Members;
 use super::operators::one_object;
 use super::tasks::{number, parameters, typed};
-use super::{json, read_body, read_bytes};
+use super::{NoParameters, json, read_body, read_bytes};
 use crate::api::dead_letters::{AnswerView, LetterLineView, LetterView, RedriveView, Started};
 use crate::api::{Error, State, duration};
 use crate::domain::id::TaskId;
@@ -298,6 +298,7 @@ pub(super) async fn redrives(Extract(state): Extract<State>, uri: Uri) -> Result
 pub(super) async fn read_redrive(
     Extract(state): Extract<State>,
     Path(id): Path<String>,
+    _: NoParameters,
 ) -> Result<Response, Error> {
     let redrive = state.get_redrive(number("redrive_id", &id)?).await?;
     Ok(json(StatusCode::OK, &RedriveView::from(redrive)))

@@ -9,9 +9,11 @@ use utoipa::ToSchema;
 
 use super::body::{self, Members};
 use super::tasks::{integer, number, parameters, typed, unless_null};
-use super::{json, read_body, read_bytes};
+use super::{NoParameters, json, read_body, read_bytes};
 use crate::api::page::Window;
-use crate::api::{DeclaredView, Error, NamespaceView, QueueView, State, UnservedView, WorkerView};
+use crate::api::{
+    DeclaredView, Error, NamespaceView, QueueChoice, QueueView, State, UnservedView, WorkerView,
+};
 use crate::domain::scope::Order;
 use crate::store::queues::{Declaration, NO_QUOTA, NamespaceSettings};
 
@@ -62,6 +64,7 @@ pub(super) struct OrderedView {
 pub(super) async fn why(
     Extract(state): Extract<State>,
     Path(id): Path<String>,
+    _: NoParameters,
 ) -> Result<Response, Error> {
     Ok(json(
         StatusCode::OK,
@@ -85,18 +88,22 @@ pub(super) fn page(
     Ok(window)
 }
 
-/// `GET /v1/queues?namespace=&task_queue=&after=&limit=`
+/// `GET /v1/queues?namespace=&task_queue=&count_to=&after=&limit=`
 pub(super) async fn queues(Extract(state): Extract<State>, uri: Uri) -> Result<Response, Error> {
-    let (mut namespace, mut task_queue) = (None, None);
+    let (mut choice, mut count_to) = (QueueChoice::default(), None);
     let window = page(&uri, |name, value| {
         match name {
-            "namespace" => namespace = Some(value),
-            "task_queue" => task_queue = Some(value),
+            "namespace" => choice.namespace = Some(value),
+            "task_queue" => choice.task_queue = Some(value),
+            "count_to" => count_to = Some(value),
             _ => return None,
         }
         Some(())
     })?;
-    let page = state.queues(namespace, task_queue, window).await?;
+    if let Some(count_to) = count_to {
+        choice.count_to = number("count_to", &count_to)?;
+    }
+    let page = state.queues(choice, window).await?;
     let view = QueuesPage {
         queues: page.lines,
         next: page.next,

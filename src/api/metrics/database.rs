@@ -50,7 +50,7 @@ async fn read_queues(client: &Client) -> Result<Vec<QueueNow>, Error> {
     }
     Ok(found
         .into_iter()
-        .map(|queue| as_shown(QueueView::from(queue)))
+        .map(|queue| as_shown(QueueView::new(queue, COUNTED)))
         .collect())
 }
 

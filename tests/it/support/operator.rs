@@ -29,12 +29,25 @@ impl Operator {
     }
 
     pub async fn call(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
-        let request = axum::http::Request::builder()
+        self.call_as(&[], method, path, body).await
+    }
+
+    /// With what a browser says of the page that asks.
+    pub async fn call_as(
+        &self,
+        page: &[(&str, &str)],
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> (u16, Value) {
+        let mut request = axum::http::Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))
-            .header("content-type", "application/json")
-            .body(Full::new(body.to_owned().into()))
-            .unwrap();
+            .header("content-type", "application/json");
+        for (name, value) in page {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.to_owned().into())).unwrap();
         let response = self.client.request(request).await.unwrap();
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -124,12 +124,17 @@ impl Operation {
             .tag(tag)
             .operation_id(Some(id))
             .summary(Some(summary));
+        // Of what web pages of other hosts ask, nothing that changes anything is done.
+        let codes = match method {
+            HttpMethod::Get => Vec::new(),
+            _ => vec!["FP-118"],
+        };
         Self {
             method,
             path,
             described: described.build(),
             answers: BTreeMap::new(),
-            codes: Vec::new(),
+            codes,
             schemas: Vec::new(),
         }
     }

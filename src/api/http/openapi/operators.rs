@@ -4,7 +4,7 @@ use utoipa::openapi::Required;
 use utoipa::openapi::path::HttpMethod;
 
 use super::bodies::{NamespaceSettings, NewQueue, OrderNote, StoppedKey};
-use super::operation::{BODY, DATABASE, LOOSE_BODY, Operation, PARAMETERS, one_of, text};
+use super::operation::{BODY, DATABASE, LOOSE_BODY, Operation, PARAMETERS, integer, one_of, text};
 use crate::api::http::keys::StoppedKeysPage;
 use crate::api::http::lives::SharesList;
 use crate::api::http::operators::{
@@ -26,6 +26,11 @@ fn queues() -> Vec<Operation> {
             .about("A queue is known from its first task or its declaration on, for each type and node.")
             .query("namespace", text(), "Queues of this tenant.")
             .query("task_queue", text(), "Routes of this queue.")
+            .query(
+                "count_to",
+                integer(1, 10_000).default(Some(10_000.into())),
+                "Counts of waiting tasks are exact up to this, and estimates beyond it; less is faster where many queues are deep.",
+            )
             .page("after", text(), 1_000)
             .answers::<QueuesPage>(200, "What waits and what runs in each.")
             .refuses(&[PARAMETERS, DATABASE]),
@@ -86,7 +91,7 @@ fn namespaces() -> Vec<Operation> {
         )
         .about("Namespaces that have anything claimed, the most at first.")
         .answers::<SharesList>(200, "Each with its claimed tasks.")
-        .refuses(&[DATABASE]),
+        .refuses(&[PARAMETERS, DATABASE]),
         Operation::new(
             HttpMethod::Put,
             "/v1/namespaces/{name}",

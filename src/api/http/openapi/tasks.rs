@@ -184,7 +184,7 @@ fn replica() -> Vec<Operation> {
         )
         .about("The living first; a dead one is kept for an hour, and for as long as it owns tasks.")
         .answers::<ReplicasList>(200, "Each with its state.")
-        .refuses(&[DATABASE]),
+        .refuses(&[PARAMETERS, DATABASE]),
         Operation::get(
             "/v1/events",
             ("replica", "watch"),
@@ -195,7 +195,7 @@ fn replica() -> Vec<Operation> {
              something changes; docs/dashboard.md describes them. The stream ends with `bye` when the replica drains.",
         )
         .answers_text(200, "Events, until the caller hangs up.", "text/event-stream")
-        .refuses(&[&["FP-117"]]),
+        .refuses(&[PARAMETERS, &["FP-117"]]),
         Operation::get("/", ("replica", "readPage"), "Open the dashboard")
             .answers_text(200, "Its page.", "text/html; charset=utf-8"),
         Operation::get(

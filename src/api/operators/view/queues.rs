@@ -7,12 +7,12 @@ use super::super::COUNTED;
 use super::{RateView, RouteView, time};
 use crate::store::queues::{Counted, Declaration, Held, Queue};
 
-/// A count that is exact up to 10,000.
+/// A count that is exact up to 10,000, or to the `count_to` of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Count {
     /// So many tasks, or about so many.
     pub tasks: i64,
-    /// There are more than 10,000, and their number is an estimate by the database's statistics.
+    /// There are more than that, and their number is an estimate by the database's statistics.
     pub estimated: bool,
 }
 
@@ -126,8 +126,9 @@ impl From<Held> for HeldView {
     }
 }
 
-impl From<Queue> for QueueView {
-    fn from(queue: Queue) -> Self {
+impl QueueView {
+    /// Of a queue whose waiting tasks were counted up to the first one beyond `count_to`.
+    pub(in crate::api) fn new(queue: Queue, count_to: i64) -> Self {
         let (reason, since) = queue.unserved_since.unzip();
         let oldest = queue.oldest.map(|oldest| oldest.as_millis());
         Self {
@@ -146,8 +147,8 @@ impl From<Queue> for QueueView {
             key_rate: queue.key_rate.map(|rate| rate.to_string()),
             key_burst: queue.key_rate.map(|rate| rate.burst()),
             on_dead_key: queue.on_dead_key,
-            ready: Count::of(queue.ready),
-            later: Count::of(queue.later),
+            ready: Count::up_to(count_to, queue.ready),
+            later: Count::up_to(count_to, queue.later),
             held: queue.held.into(),
             claimed: queue.claimed,
             oldest_ms: oldest.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
