@@ -1,4 +1,4 @@
-# `docker build .` builds from source. The run-time stage stands first and alone, so that
+# `docker build .` builds from source; `--build-arg FEATURES=otel` with traces (docs/traces.md). The run-time stage stands first and alone, so that
 # `--target runtime` gives what a binary built elsewhere needs around it (scripts/compose-smoke).
 
 FROM debian:trixie-slim AS runtime
@@ -19,20 +19,21 @@ ENTRYPOINT ["fencepost"]
 CMD ["serve", "--grpc", "0.0.0.0:7433", "--http", "0.0.0.0:7434"]
 
 FROM rust:1.95-slim-trixie AS build
+ARG FEATURES=""
 WORKDIR /src
 # Dependencies first: this layer changes with the lock file only.
 COPY Cargo.toml Cargo.lock ./
 RUN mkdir -p src tests/it \
     && echo 'fn main() {}' | tee build.rs src/main.rs tests/it/main.rs >/dev/null \
     && touch src/lib.rs \
-    && cargo build --release --locked
+    && cargo build --release --locked --features "$FEATURES"
 COPY build.rs ./
 COPY proto proto
 COPY migrations migrations
 COPY sql sql
 COPY src src
 # Copied files keep their times, which may be older than the layer above.
-RUN touch build.rs src/lib.rs src/main.rs && cargo build --release --locked
+RUN touch build.rs src/lib.rs src/main.rs && cargo build --release --locked --features "$FEATURES"
 
 FROM runtime
 COPY --from=build /src/target/release/fencepost /usr/local/bin/fencepost

@@ -14,6 +14,7 @@ mod metrics;
 mod operators;
 pub mod page;
 mod pauses;
+mod traces;
 mod view;
 pub mod waits;
 mod workflows;

@@ -9,6 +9,7 @@ mod reader;
 mod retention;
 mod sections;
 mod sources;
+mod tracing;
 
 pub use error::{Errors, Fault};
 pub use reader::Entry;
@@ -17,6 +18,7 @@ pub use sections::{
     Dispatch, Limits, Log, LogFormat, Replica, Server, Settle, Sweep, Tasks, Wake, Workers,
 };
 pub use sources::{ConfigFile, Flag, Sources};
+pub use tracing::Tracing;
 
 use crate::store;
 use reader::Reader;
@@ -48,6 +50,8 @@ pub struct Config {
     pub retention: Retention,
     /// `[log]`
     pub log: Log,
+    /// `[tracing]`
+    pub tracing: Tracing,
 }
 
 impl Config {
@@ -79,6 +83,7 @@ impl Config {
             settle: Settle::read(&mut reader),
             retention: Retention::read(&mut reader),
             log: Log::read(&mut reader),
+            tracing: Tracing::read(&mut reader),
         };
         let entries = reader.finish()?;
         Ok((config, entries))

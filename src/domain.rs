@@ -16,4 +16,5 @@ pub mod route;
 pub mod scope;
 pub mod settlement;
 pub mod task;
+pub mod trace_context;
 pub mod verdict;

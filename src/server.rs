@@ -31,6 +31,7 @@ use crate::domain::backoff::Backoff;
 use crate::domain::policy::Defaults;
 use crate::store::{self, Pool};
 use crate::telemetry::Telemetry;
+use crate::telemetry::trace::{self, Exporter};
 use crate::transport::entry::Entry;
 use crate::transport::grpc::GrpcDoor;
 use crate::transport::{session, websocket};
@@ -72,6 +73,8 @@ pub struct Settings {
     pub beat: Duration,
     /// Time that running tasks have to end at a shutdown.
     pub drain_timeout: Duration,
+    /// Where spans go, where they go anywhere.
+    pub tracing: Option<trace::Settings>,
 }
 
 impl From<&Config> for Settings {
@@ -137,8 +140,19 @@ impl From<&Config> for Settings {
             },
             beat: config.replica.beat,
             drain_timeout: config.replica.drain_timeout,
+            tracing: tracing(config),
         }
     }
+}
+
+fn tracing(config: &Config) -> Option<trace::Settings> {
+    let tracing = &config.tracing;
+    Some(trace::Settings {
+        endpoint: tracing.endpoint.clone()?,
+        sample_ratio: tracing.sample_ratio,
+        service_name: tracing.service_name.clone(),
+        instance: config.server.name.clone(),
+    })
 }
 
 /// Why a replica could not run.
@@ -155,6 +169,9 @@ pub enum Error {
     /// The database settings make no connection.
     #[error(transparent)]
     Store(#[from] store::Error),
+    /// The way to the collector can't be opened.
+    #[error(transparent)]
+    Tracing(#[from] trace::Error),
     /// A loop ended that never ends.
     #[error("internal error: {0}")]
     Crashed(String),
@@ -212,6 +229,9 @@ pub async fn serve(
     opened: impl FnOnce(Addresses),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
+    let mut telemetry = Telemetry::default();
+    let (exporter, tracing) = Exporter::start(settings.tracing.as_ref(), &telemetry.spans)?;
+    telemetry.tracing = tracing;
     let (grpc, http) = (listen(settings.grpc).await?, listen(settings.http).await?);
     opened(Addresses {
         grpc: local(&grpc, settings.grpc),
@@ -220,7 +240,7 @@ pub async fn serve(
 
     let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
     let pool = Pool::new(&settings.store)?;
-    let (wakes, telemetry) = (Arc::new(Wakes::default()), Arc::default());
+    let (wakes, telemetry) = (Arc::new(Wakes::default()), Arc::new(telemetry));
     let settler = Settler::start(&pool, settings.settle, &wakes, &telemetry, &tracker, &stop);
     let leaving = CancellationToken::new();
     let hints = Hints {
@@ -288,6 +308,7 @@ pub async fn serve(
     if tokio::time::timeout(CLOSE_TIMEOUT, closed).await.is_err() {
         tracing::debug!("some connections did not end in time");
     }
+    exporter.flush().await;
     ran
 }
 

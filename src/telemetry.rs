@@ -1,4 +1,4 @@
-//! What a replica counts, and how it is printed for Prometheus.
+//! What a replica counts, how it is printed for Prometheus, and the spans of traces.
 //!
 //! Whoever counts holds the handle of what it counts: nothing is looked up by name while tasks flow, and a batch costs one
 //! addition a route. What only the moment of a scrape knows comes as plain data in [`Now`]. docs/metrics.md has every
@@ -10,6 +10,7 @@ mod now;
 mod page;
 mod parts;
 mod tasks;
+pub mod trace;
 
 use std::fmt;
 
@@ -27,6 +28,7 @@ pub use tasks::{Tasks, tally};
 
 use bounded::Bounded;
 use tasks::Routes;
+use trace::{Spans, Tracing};
 
 use crate::domain::id::RouteId;
 use crate::domain::route::Route;
@@ -60,6 +62,10 @@ pub struct Telemetry {
     pub enqueued: Enqueued,
     /// Reads for scrapes.
     pub database: Database,
+    /// Spans on their way to a collector.
+    pub spans: Spans,
+    /// Where spans begin.
+    pub tracing: Tracing,
     registry: Registry,
 }
 
@@ -82,6 +88,8 @@ impl Default for Telemetry {
             sessions: Sessions::new(&mut registry),
             enqueued: Enqueued::new(&mut registry),
             database: Database::new(&mut registry),
+            spans: Spans::new(&mut registry),
+            tracing: Tracing::default(),
             registry,
         }
     }

@@ -41,6 +41,7 @@ mod outcome;
 mod session;
 mod stream;
 mod task;
+mod traced;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -171,11 +172,12 @@ impl Worker {
         R: Future<Output = Result<Success, Failure>> + Send + 'static,
     {
         let handler = Arc::new(handler);
-        let start: Start = Box::new(move |running, runtime, task| {
+        let start: Start = Box::new(move |running, runtime, mut task| {
             let handler = Arc::clone(&handler);
             let token = task.wire_token();
+            let span = task.begin_span();
             let run = async move {
-                let outcome = handler(task).await;
+                let outcome = traced::run(span, async move { handler(task).await }).await;
                 Finished::now(token, outcome)
             };
             running.spawn_on(run, runtime).id()

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
+use super::traces::context_of;
 use super::{Direct, Error, State};
 use crate::proto::producer::producer_service_server::{ProducerService, ProducerServiceServer};
 use crate::proto::producer::{
@@ -38,9 +39,10 @@ impl ProducerService for Producer {
         &self,
         request: Request<EnqueueRequest>,
     ) -> Result<Response<EnqueueResponse>, Status> {
+        let context = context_of(request.metadata().as_ref());
         let tasks = request.into_inner().tasks.into_iter().map(new_task);
-        let enqueued = self.state.enqueue(tasks.collect()).await?;
-        self.state.count_enqueued(Door::Grpc, &enqueued);
+        let enqueued = self.state.take_tasks(Door::Grpc, context, tasks.collect());
+        let enqueued = enqueued.await?;
         let tasks = enqueued.into_iter().map(|task| producer::Enqueued {
             task_id: task.task_id,
             created: task.created,
@@ -125,6 +127,7 @@ impl ProducerService for Producer {
         &self,
         request: Request<producer::StartWorkflowRequest>,
     ) -> Result<Response<producer::StartWorkflowResponse>, Status> {
+        let context = context_of(request.metadata().as_ref());
         let request = request.into_inner();
         let workflow = NewWorkflow {
             namespace: given(request.namespace),
@@ -136,8 +139,8 @@ impl ProducerService for Producer {
             continuation: request.continuation.map(Bytes::from),
             members: request.members.into_iter().map(new_task).collect(),
         };
-        let started = self.state.start_workflow(workflow).await?;
-        self.state.count_started(Door::Grpc, &started);
+        let started = self.state.take_workflow(Door::Grpc, context, workflow);
+        let started = started.await?;
         Ok(Response::new(producer::StartWorkflowResponse {
             workflow_id: started.workflow_id,
             run_id: started.run_id,
@@ -151,11 +154,12 @@ impl ProducerService for Producer {
         &self,
         request: Request<producer::AddMembersRequest>,
     ) -> Result<Response<producer::AddMembersResponse>, Status> {
+        let context = context_of(request.metadata().as_ref());
         let request = request.into_inner();
         let members = request.members.into_iter().map(new_task).collect();
-        let added = self.state.add_members(request.workflow_id, members);
+        let id = request.workflow_id;
+        let added = self.state.take_members(Door::Grpc, context, id, members);
         let (run_id, task_ids) = added.await?;
-        self.state.count_members(Door::Grpc, &task_ids);
         Ok(Response::new(producer::AddMembersResponse {
             run_id,
             task_ids,

@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
-use super::EXIT_INTERRUPTED;
 use super::signals::Signals;
+use super::{EXIT_INTERRUPTED, Usage};
+use crate::telemetry::trace::{self, Exporter};
 use crate::worker::{Failure, Options, Success, Task, Worker};
 
 /// Run tasks with a command, or with a built-in handler.
@@ -58,6 +59,9 @@ pub struct Args {
     /// Wait this long for running tasks after the first signal
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
     pub drain_timeout: Duration,
+    /// Collector for spans of handlers, over OTLP/HTTP; the program must be built with the feature `otel`
+    #[arg(long, value_name = "URL", env = "FENCEPOST_TRACING__ENDPOINT")]
+    pub trace_endpoint: Option<String>,
     /// Run `sh -c CMD` per task: payload on stdin, `FENCEPOST_*` in the environment; exit 0 = stdout
     /// is the result, 75 = snooze for 30 s, 65 = never retry, any other = retry
     #[arg(long, value_name = "CMD", group = "what")]
@@ -126,24 +130,42 @@ pub fn worker(args: Args) -> Worker {
 /// Those of [`Worker::run`], and signals that cannot be caught.
 pub async fn run(args: Args) -> anyhow::Result<u8> {
     let mut signals = Signals::listen().context("cannot catch signals")?;
+    let exporter = traces(&args)?;
     let stop = CancellationToken::new();
     let serving = worker(args).run(stop.clone().cancelled_owned());
     tokio::pin!(serving);
-    tokio::select! {
-        ended = &mut serving => {
-            ended?;
-            return Ok(0);
-        }
+    let ended = tokio::select! {
+        ended = &mut serving => ended,
         () = signals.next() => {
             tracing::info!("draining; a second signal ends it at once");
             stop.cancel();
+            tokio::select! {
+                ended = &mut serving => ended,
+                () = signals.next() => return Ok(EXIT_INTERRUPTED),
+            }
         }
+    };
+    if let Some(exporter) = exporter {
+        exporter.flush().await;
     }
-    tokio::select! {
-        ended = &mut serving => {
-            ended?;
-            Ok(0)
-        }
-        () = signals.next() => Ok(EXIT_INTERRUPTED),
-    }
+    ended?;
+    Ok(0)
+}
+
+/// Has handlers traced, where there is a collector. A trace that begins here is recorded.
+fn traces(args: &Args) -> Result<Option<Exporter>, Usage> {
+    let endpoint = trace::endpoint(args.trace_endpoint.as_deref().unwrap_or_default())
+        .map_err(|error| Usage(format!("--trace-endpoint {error}")))?;
+    let Some(endpoint) = endpoint else {
+        return Ok(None);
+    };
+    let identity = args.identity.clone();
+    let installed = trace::install(&trace::Settings {
+        endpoint,
+        sample_ratio: 1.0,
+        service_name: "fencepost-worker".to_owned(),
+        instance: identity.unwrap_or_else(|| Options::default().identity),
+    });
+    let installed = installed.map_err(|error| Usage(format!("--trace-endpoint: {error}")))?;
+    Ok(Some(installed))
 }

@@ -8,6 +8,7 @@ use secrecy::SecretString;
 
 use super::sections::LogFormat;
 use crate::store::Settings;
+use crate::telemetry::trace;
 
 /// One kind of value. A parse that fails says what the value must be.
 pub(super) struct Kind<T> {
@@ -90,6 +91,21 @@ pub(super) const MULTIPLIER: Kind<f64> = open(
         multiplier.ok_or_else(|| "must be a number between 1.0 and 100.0".to_owned())
     },
     f64::to_string,
+);
+
+pub(super) const RATIO: Kind<f64> = open(
+    |text| {
+        let ratio = text.parse().ok();
+        let ratio = ratio.filter(|ratio| (0.0..=1.0).contains(ratio));
+        ratio.ok_or_else(|| "must be a number between 0.0 and 1.0".to_owned())
+    },
+    f64::to_string,
+);
+
+/// Empty for none.
+pub(super) const COLLECTOR: Kind<Option<String>> = open(
+    |text| trace::endpoint(text).map_err(|error| error.to_string()),
+    |endpoint| endpoint.clone().unwrap_or_default(),
 );
 
 /// None keeps what the database has.

@@ -10,10 +10,11 @@ use crate::domain::settlement::{Cause, Move};
 use crate::domain::task::Claim;
 use crate::fleet::Profile;
 use crate::store::settle::{Completed, Goes, Returned};
+use crate::telemetry::trace::DeliverySpan;
 use crate::telemetry::{Tasks, Telemetry};
 
-/// A delivery that was accepted, its route, and the worker where it is done with that.
-pub type Accepted = (Token, RouteId, Option<Arc<Profile>>);
+/// A delivery that was accepted, its route, and the worker and the span where it is done with that.
+pub type Accepted = (Token, RouteId, Option<(Arc<Profile>, DeliverySpan)>);
 
 /// What a claim took, and how long until its bodies were there.
 pub(super) fn claimed(hub: &Hub, claims: &[Claim], took: Duration) {

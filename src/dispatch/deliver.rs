@@ -22,6 +22,7 @@ use crate::domain::task::{Body, Claim};
 use crate::fleet::{Session, SessionId, Unplaced};
 use crate::proto::json;
 use crate::proto::worker::{Task, Tasks, dispatcher_frame::Frame};
+use crate::telemetry::trace::{DeliverySpan, Outgoing, Step};
 
 /// What a frame adds to its tasks: tags and lengths and the gRPC prefix, or names and brackets.
 const FRAME_OVERHEAD: usize = 64;
@@ -60,11 +61,13 @@ pub fn deliver(
             reports.push(body_missing(hub, &claim));
             continue;
         };
-        if let Err(outcome) = pack(hub, &mut parcels, &claim, body, route, *nodes) {
+        let packed = pack(hub, &mut parcels, &claim, body, (route, *nodes), claimed_at);
+        if let Err((outcome, span)) = packed {
             if outcome == Outcome::NotTaken {
                 unplaced.insert(claim.route);
             }
-            reports.push(undelivered(hub, &claim, outcome));
+            let report = undelivered(hub, &claim, outcome);
+            reports.push(Report { span, ..report });
         }
     }
     for parcel in parcels.into_values() {
@@ -76,31 +79,43 @@ pub fn deliver(
     unplaced
 }
 
-/// Chooses a worker and adds the task to what goes there.
+/// Chooses a worker and adds the task to what goes there. The span of one that goes nowhere comes back.
 fn pack(
     hub: &Hub,
     parcels: &mut HashMap<SessionId, Parcel>,
     claim: &Claim,
     body: Body,
-    route: &Arc<Route>,
-    nodes: Nodes<'_>,
-) -> Result<(), Outcome> {
+    (route, nodes): (&Arc<Route>, Nodes<'_>),
+    claimed_at: BootTime,
+) -> Result<(), (Outcome, DeliverySpan)> {
     let policy = Policy::resolve(&body, route, &hub.settings.defaults);
     let settle_accepted = body.settle_accepted;
-    let task = to_frame(claim, body, route, &policy);
+    let mut task = to_frame(claim, body, route, &policy);
+    let outgoing = || Outgoing {
+        token: claim.token,
+        route,
+        attempt: claim.attempt,
+        since: claimed_at.age(),
+    };
+    let tracing = &hub.telemetry.tracing;
+    let span = tracing.delivery(outgoing, &mut task.trace_context);
     let (placed, bytes) = {
         let bytes = task_bytes(&task);
         let frame = |transport| bytes(transport) + FRAME_OVERHEAD;
         let placed = hub.fleet.place(route, nodes, frame, Instant::now());
-        let placed = placed.map_err(|unplaced| match unplaced {
-            Unplaced::NobodyFree => Outcome::NotTaken,
-            Unplaced::TooLarge { bytes, largest } => {
-                too_large(hub, route, nodes, (bytes, largest), frame_bytes(&task))
+        let placed = match placed {
+            Ok(placed) => placed,
+            Err(Unplaced::NobodyFree) => return Err((Outcome::NotTaken, span)),
+            Err(Unplaced::TooLarge { bytes, largest }) => {
+                let nearest = (bytes, largest);
+                let outcome = too_large(hub, route, nodes, nearest, frame_bytes(&task));
+                return Err((outcome, span));
             }
-        })?;
+        };
         let bytes = bytes(placed.profile.transport);
         (placed, bytes)
     };
+    span.worker(&placed.profile.identity);
     let delivery = Delivery {
         token: claim.token,
         route: Arc::clone(route),
@@ -114,6 +129,7 @@ fn pack(
         slot: Some(placed.slot),
         stage: Stage::Sent(Instant::now()),
         cancelled_at: None,
+        span,
     };
     let parcel = parcels.entry(placed.session.id).or_insert_with(|| Parcel {
         session: placed.session,
@@ -203,17 +219,27 @@ fn send(
         .iter()
         .map(|delivery| (delivery.token, delivery.route.id));
     let tokens: HashMap<Token, RouteId> = routes.collect();
-    let sent = hub.fitness.allows(claimed_at) && !hub.is_draining() && {
+    let mut unsent = if hub.fitness.allows(claimed_at) && !hub.is_draining() {
+        for delivery in &deliveries {
+            delivery.span.step(Step::Sent);
+        }
         hub.in_flight.begin(deliveries);
-        session.push(Frame::Tasks(Tasks { tasks }))
+        if session.push(Frame::Tasks(Tasks { tasks })) {
+            let routes = tokens.into_values();
+            hub.telemetry.count(routes, |tasks| Some(&tasks.delivered));
+            return Vec::new();
+        }
+        hub.in_flight.finish(tokens.keys())
+    } else {
+        let deliveries = deliveries.into_iter();
+        deliveries.map(|unsent| (unsent.token.id, unsent)).collect()
     };
-    if sent {
-        let routes = tokens.into_values();
-        hub.telemetry.count(routes, |tasks| Some(&tasks.delivered));
-        return Vec::new();
-    }
-    drop(hub.in_flight.finish(tokens.keys()));
-    let release = |(token, route)| release(hub, token, route);
+    let release = |(token, route): (Token, RouteId)| {
+        let unsent = unsent.remove(&token.id);
+        let span = unsent.map(|unsent| unsent.span).unwrap_or_default();
+        let report = release(hub, token, route);
+        Report { span, ..report }
+    };
     tokens.into_iter().map(release).collect()
 }
 
@@ -278,10 +304,7 @@ fn to_frame(claim: &Claim, body: Body, route: &Route, policy: &Policy) -> Task {
         })
     };
     let labels = parse(body.labels.as_deref()).unwrap_or_default();
-    let trace_context = parse(body.options.as_deref())
-        .and_then(|mut options: HashMap<String, serde_json::Value>| options.remove("trace_context"))
-        .and_then(|value| value.as_str().map(str::to_owned))
-        .unwrap_or_default();
+    let trace_context = trace_context(&body);
     let (workflow_id, run_id, ordinal) = match body.member {
         Some((workflow, run, ordinal)) => (
             workflow.to_string(),
@@ -311,6 +334,14 @@ fn to_frame(claim: &Claim, body: Body, route: &Route, policy: &Policy) -> Task {
         fence: i64::from(claim.token.fence),
         trace_context,
     }
+}
+
+/// The context that the task was enqueued with.
+pub(super) fn trace_context(body: &Body) -> String {
+    parse(body.options.as_deref())
+        .and_then(|mut options: HashMap<String, serde_json::Value>| options.remove("trace_context"))
+        .and_then(|value| value.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 /// The enqueue has checked what stands in these columns.

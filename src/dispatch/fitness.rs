@@ -27,7 +27,9 @@ impl BootTime {
         Self(milliseconds)
     }
 
-    fn age(self) -> Duration {
+    /// How long ago.
+    #[must_use]
+    pub fn age(self) -> Duration {
         Duration::from_millis(Self::now().0.saturating_sub(self.0))
     }
 }

@@ -1,18 +1,22 @@
 //! What is being delivered here: one entry a task, from its claim until its report goes to the settler.
 
+mod overdue;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::domain::id::{TaskId, Token};
-use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::outcome::Outcome;
 use crate::domain::policy::Policy;
 use crate::domain::route::Route;
 use crate::fleet::{Profile, SessionId, Slot};
+use crate::telemetry::trace::{DeliverySpan, Step};
+pub(super) use overdue::Limits;
 
 /// One task at one worker. Dropping it frees the worker's slot.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub struct Delivery {
     pub stage: Stage,
     /// Asked to stop since; the worker has been told.
     pub cancelled_at: Option<Instant>,
+    /// Its span; it goes on with the report.
+    pub span: DeliverySpan,
 }
 
 /// Where a delivery comes from, and with that what becomes of its end.
@@ -72,17 +78,6 @@ pub enum Stage {
     Running(Instant, Instant),
     /// The stream ended at the time given; when it had been accepted before, if it had.
     Orphaned(Instant, Option<Instant>),
-}
-
-/// How long each stage may last.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// From sending to acceptance.
-    pub accept: Duration,
-    /// From the end of the stream to the worker's return.
-    pub reconnect: Duration,
-    /// From a request to cancel to the end.
-    pub cancel: Duration,
 }
 
 /// The deliveries of this term.
@@ -176,11 +171,13 @@ impl InFlight {
             };
             if matches!(delivery.stage, Stage::Sent(_)) {
                 delivery.stage = Stage::Running(now, now);
+                delivery.span.step(Step::Accepted);
                 if let Origin::Durable {
                     settle_accepted, ..
                 } = delivery.origin
                 {
-                    let done = settle_accepted.then(|| Arc::clone(&delivery.worker));
+                    let done = settle_accepted
+                        .then(|| (Arc::clone(&delivery.worker), delivery.span.clone()));
                     accepted.push((*token, delivery.route.id, done));
                 }
             }
@@ -357,44 +354,5 @@ impl InFlight {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.deliveries.lock().is_empty()
-    }
-}
-
-impl Delivery {
-    /// What it means that this delivery still stands where it stands; nothing while it may.
-    fn overdue(&self, limits: Limits, now: Instant) -> Option<Outcome> {
-        if self.cancelled_at.is_some_and(|at| now - at > limits.cancel) {
-            // Whose caller has gone has no end that anybody could be told.
-            return Some(match self.origin {
-                Origin::Durable { .. } => Outcome::Ignored,
-                Origin::Direct { .. } => Outcome::Stopped,
-            });
-        }
-        match self.stage {
-            Stage::Sent(at) => (now - at > limits.accept).then_some(Outcome::NotAccepted),
-            Stage::Orphaned(at, accepted) => {
-                (now - at > limits.reconnect).then_some(Outcome::ConnectionLost {
-                    accepted: accepted.is_some(),
-                })
-            }
-            Stage::Running(since, heard) => {
-                let late = |limit: Option<Duration>, from: Instant| {
-                    limit.is_some_and(|limit| now - from > limit)
-                };
-                if late(self.policy.run_timeout, since) {
-                    Some(Outcome::TimedOut(Failure::new(
-                        "run_timeout",
-                        "The task ran longer than its run timeout.",
-                    )))
-                } else if late(self.policy.heartbeat_timeout, heard) {
-                    Some(Outcome::TimedOut(Failure::new(
-                        "heartbeat_timeout",
-                        "The task was silent for longer than its heartbeat timeout.",
-                    )))
-                } else {
-                    None
-                }
-            }
-        }
     }
 }

@@ -1,5 +1,7 @@
 //! What a worker says about its tasks, turned into reports.
 
+mod adopt;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,19 +10,19 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::deliver;
-use super::hub::{DATABASE_DEADLINE, Hub};
+use super::hub::Hub;
 use super::in_flight::{Delivery, Ended, Origin, Stage};
 use super::settler::Report;
 use crate::domain::id::{TaskId, Token};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::policy::Policy;
 use crate::domain::settlement::{Settlement, decide};
-use crate::domain::task::Body;
 use crate::fleet::{Profile, Session, SessionId};
 use crate::proto::worker::dispatcher_frame::Frame;
 use crate::proto::worker::{Cancel, ResultAck, ResultAcks, Verdict};
 use crate::store;
-use crate::store::claim::{self, Adopted};
+use crate::store::claim::Adopted;
+use adopt::adopt;
 
 /// How often a worker that is to go elsewhere is looked at.
 const GO_TICK: Duration = Duration::from_millis(20);
@@ -51,10 +53,12 @@ pub fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
     let accepted = hub.in_flight.accept(tokens, Instant::now());
     let routes = accepted.iter().map(|(_, route, _)| *route);
     hub.telemetry.count(routes, |tasks| Some(&tasks.accepted));
-    let reports = accepted.into_iter().filter_map(|(token, route, worker)| {
+    let reports = accepted.into_iter().filter_map(|(token, route, done)| {
+        let (worker, span) = done?;
         let done = Settlement::Complete { result: None };
         Some(Report {
-            worker: Some(origin(worker?.as_ref())),
+            worker: Some(origin(&worker)),
+            span,
             ..Report::new(token, Some(route), done)
         })
     });
@@ -105,6 +109,7 @@ pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Ve
         let mut delivery = deliveries.remove(&token.id);
         let route = delivery.as_ref().map(|delivery| delivery.route.id);
         let slot = delivery.as_mut().and_then(Delivery::keep_slot);
+        let span = delivery.as_mut().map(|delivery| delivery.span.reported());
         let settlement = match delivery {
             Some(delivery) => match delivery.origin {
                 Origin::Durable { attempt, .. } => {
@@ -130,6 +135,7 @@ pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Ve
             worker: Some(origin(worker)),
             reply: Some(reply.clone()),
             slot,
+            span: span.unwrap_or_default(),
             ..Report::new(token, route, settlement)
         });
     }
@@ -265,6 +271,7 @@ pub async fn resume(
         // It was accepted within the accept timeout after its claim: the run timeout goes on over the move.
         let ran = claimed_for.saturating_sub(hub.settings.accept_timeout);
         let accepted = now.checked_sub(ran).unwrap_or(now);
+        let span = adopt::span(hub, &claim, &body, (route, worker));
         hub.in_flight.begin([Delivery {
             token: claim.token,
             route: Arc::clone(route),
@@ -278,65 +285,11 @@ pub async fn resume(
             slot: hub.fleet.occupy(session.id),
             stage: Stage::Running(accepted, now),
             cancelled_at: cancel_requested.then_some(now),
+            span,
         }]);
     }
     resumed.held = held;
     Ok(resumed)
-}
-
-/// Adopts what can be adopted, with the bodies, and tells what is held though it can't. One row that somebody keeps locked
-/// stops only its own adoption.
-async fn adopt(
-    hub: &Hub,
-    sweep: i64,
-    tokens: Vec<Token>,
-) -> Result<(Vec<Body>, Vec<Adopted>, Vec<Token>), store::Error> {
-    let (dispatcher, deadlines) = (hub.dispatcher, hub.settings.deadlines());
-    let given_up: Vec<i64> = hub
-        .given_up
-        .lock()
-        .iter()
-        .map(|(sweep, _)| *sweep)
-        .collect();
-    hub.pool
-        .run(DATABASE_DEADLINE, move |client| {
-            Box::pin(async move {
-                let all =
-                    claim::adopt(client, dispatcher, sweep, &given_up, &tokens, deadlines).await;
-                let adopted = match all {
-                    Err(store::Error::Conflict(_)) => {
-                        let mut adopted = Vec::new();
-                        for token in &tokens {
-                            let one = [*token];
-                            match claim::adopt(
-                                client, dispatcher, sweep, &given_up, &one, deadlines,
-                            )
-                            .await
-                            {
-                                Ok(one) => adopted.extend(one),
-                                Err(store::Error::Conflict(_)) => {}
-                                Err(error) => return Err(error),
-                            }
-                        }
-                        adopted
-                    }
-                    all => all?,
-                };
-                let ids: Vec<TaskId> = adopted.iter().map(|task| task.claim.token.id).collect();
-                let left: Vec<Token> = tokens
-                    .into_iter()
-                    .filter(|token| !ids.contains(&token.id))
-                    .collect();
-                let held = claim::find_held(client, &left).await?;
-                let held = left.into_iter().filter(|token| held.contains(&token.id));
-                Ok((
-                    claim::read_bodies(client, &ids).await?,
-                    adopted,
-                    held.collect(),
-                ))
-            })
-        })
-        .await
 }
 
 /// Tells the workers of these tasks once more to stop, where they are to: they may have been away when it was said.
@@ -373,6 +326,7 @@ pub(super) fn end(hub: &Hub, delivery: Delivery, outcome: Outcome) -> Option<Rep
             Some(Report {
                 owner: Some(hub.dispatcher),
                 worker: Some(origin(&delivery.worker)),
+                span: delivery.span,
                 ..Report::new(delivery.token, Some(delivery.route.id), settlement)
             })
         }

@@ -7,6 +7,7 @@
 mod counted;
 mod freed;
 mod slow;
+mod traced;
 mod writer;
 
 use std::collections::VecDeque;
@@ -27,6 +28,7 @@ use crate::domain::settlement::Settlement;
 use crate::fleet::{Reply, Slot};
 use crate::store::Pool;
 use crate::telemetry::Telemetry;
+use crate::telemetry::trace::DeliverySpan;
 use slow::SlowLane;
 use writer::Writer;
 pub use writer::said;
@@ -67,6 +69,8 @@ pub struct Report {
     /// The slot of a task under a quota: both are free again at the same instant, or a stranger would take the slot while
     /// the quota is not free yet.
     pub slot: Option<Arc<Slot>>,
+    /// Ends when this is written.
+    pub span: DeliverySpan,
 }
 
 impl Report {
@@ -81,6 +85,7 @@ impl Report {
             worker: None,
             reply: None,
             slot: None,
+            span: DeliverySpan::default(),
         }
     }
 }

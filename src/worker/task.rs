@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Failure;
 use crate::proto::worker as proto;
+use crate::telemetry::trace::HandlerSpan;
 
 /// A delivered task. Debug output leaves out the payload.
 pub struct Task {
@@ -29,6 +30,11 @@ impl Task {
             cancelled,
             progress,
         }
+    }
+
+    /// Begins the span of its handler, below what it carries.
+    pub(super) fn begin_span(&mut self) -> HandlerSpan {
+        HandlerSpan::begin(&mut self.wire)
     }
 
     pub(super) fn wire_token(&self) -> Bytes {
@@ -144,7 +150,9 @@ impl Task {
         Some((&self.wire.workflow_id, &self.wire.run_id, ordinal))
     }
 
-    /// The producer's trace context, for the handler's own spans.
+    /// A W3C traceparent for the handler's own spans, empty where there is none. It is the producer's, or that of the
+    /// delivery where the dispatcher is traced; built with the feature `otel` it is that of the span around the handler,
+    /// which is the current one of the handler's `opentelemetry` context too.
     #[must_use]
     pub fn trace_context(&self) -> &str {
         &self.wire.trace_context

@@ -18,7 +18,8 @@ const ROWS: &[&[&str]] = &[
     &["api", "transport"],
     &["upkeep"],
     &["dispatch"],
-    &["store", "fleet", "auth", "telemetry", "worker", "embedded"],
+    &["store", "fleet", "auth", "worker", "embedded"],
+    &["telemetry"],
     &["domain", "proto"],
 ];
 

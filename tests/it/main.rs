@@ -70,6 +70,7 @@ mod statements;
 mod store;
 mod support;
 mod tenants;
+mod traces;
 mod transitions;
 mod tutorial;
 mod unserved;

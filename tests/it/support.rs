@@ -3,6 +3,8 @@
 
 pub mod browser;
 mod cluster;
+#[cfg(feature = "otel")]
+pub mod collector;
 mod container;
 mod database;
 mod eventually;
@@ -19,6 +21,8 @@ pub mod tasks;
 mod tcp_proxy;
 
 pub use browser::Browser;
+#[cfg(feature = "otel")]
+pub use collector::Collector;
 pub use database::TestDb;
 pub use eventually::eventually;
 pub use operator::{Operator, fencepost};

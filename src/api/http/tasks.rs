@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use super::body::{self, Members};
 use super::{json, read_body, read_bytes};
+use crate::api::traces::context_of;
 use crate::api::{CancelView, Error, ListedView, State, TaskView, duration, instant};
 use crate::store::enqueue::{Enqueued, NewTask};
 use crate::store::tasks::{Filter, Parts};
@@ -64,9 +65,10 @@ pub(super) async fn enqueue(
     Extract(state): Extract<State>,
     request: Request,
 ) -> Result<Response, Error> {
+    let context = context_of(request.headers());
     let split = body::split(&read_body(&state, request).await?)?;
-    let enqueued = state.enqueue(new_tasks(split.objects)?).await?;
-    state.count_enqueued(Door::Http, &enqueued);
+    let tasks = new_tasks(split.objects)?;
+    let enqueued = state.take_tasks(Door::Http, context, tasks).await?;
     let status = if enqueued.iter().any(|task| task.created) {
         StatusCode::CREATED
     } else {

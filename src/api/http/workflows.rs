@@ -11,6 +11,7 @@ use super::body::{self, Objects};
 use super::operators::one_object;
 use super::tasks::{PAGE, new_tasks, number, parameters, typed, unless_null};
 use super::{json, read_body, read_bytes};
+use crate::api::traces::context_of;
 use crate::api::{
     AddedView, Error, EventView, ListedRunView, MemberView, StartedView, State, WorkflowView,
 };
@@ -50,9 +51,9 @@ pub(super) async fn start(
     Extract(state): Extract<State>,
     request: Request,
 ) -> Result<Response, Error> {
+    let context = context_of(request.headers());
     let workflow = read_workflow(&read_body(&state, request).await?)?;
-    let started = state.start_workflow(workflow).await?;
-    state.count_started(Door::Http, &started);
+    let started = state.take_workflow(Door::Http, context, workflow).await?;
     let status = if started.created {
         StatusCode::CREATED
     } else {
@@ -99,6 +100,7 @@ pub(super) async fn add(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, Error> {
+    let context = context_of(request.headers());
     let mut added = Vec::new();
     for (name, value) in one_object(&read_body(&state, request).await?)? {
         match name.as_str() {
@@ -106,8 +108,8 @@ pub(super) async fn add(
             _ => return Err(Error::unknown_field(&name)),
         }
     }
-    let (run, tasks) = state.add_members(workflow_id(&id)?, added).await?;
-    state.count_members(Door::Http, &tasks);
+    let added = state.take_members(Door::Http, context, workflow_id(&id)?, added);
+    let (run, tasks) = added.await?;
     let view = AddedView {
         run_id: run.to_string(),
         task_ids: tasks.iter().map(i64::to_string).collect(),

@@ -67,6 +67,10 @@ struct Ended {
 
 fn command_for(command: &str, task: &Task) -> Command {
     let mut sh = Command::new("sh");
+    if !task.trace_context().is_empty() {
+        // Where programs of OpenTelemetry look for it.
+        sh.env("TRACEPARENT", task.trace_context());
+    }
     sh.arg("-c")
         .arg(command)
         .env("FENCEPOST_TASK_ID", task.id().to_string())

@@ -18,6 +18,7 @@ use crate::domain::route::Route;
 use crate::domain::scope;
 use crate::fleet::{Placed, Profile, SessionId, Unplaced};
 use crate::proto::worker::{Task, Tasks, dispatcher_frame::Frame};
+use crate::telemetry::trace::DeliverySpan;
 
 /// Requests that wait for a worker at most: each holds a caller's connection.
 pub const MAX_PARKED: usize = 1_000;
@@ -301,6 +302,8 @@ impl Entry {
             slot: Some(slot),
             stage: Stage::Sent(now),
             cancelled_at: None,
+            // Traces are of tasks that are stored.
+            span: DeliverySpan::default(),
         }]);
         if session.push(Frame::Tasks(Tasks { tasks: vec![task] })) {
             return true;

@@ -78,6 +78,7 @@ impl SlowLane {
             match self.try_once(report.clone()).await {
                 Ok(written) if !written.is_busy(report.token) => {
                     written.count(&self.telemetry, 1);
+                    written.end_spans(std::slice::from_ref(&report));
                     for task in &written.returned {
                         self.wakes.route(task.route, true);
                         if task.goes == Goes::Dead {

@@ -53,6 +53,7 @@ impl Writer {
             match self.write_stubbornly(&mut round).await {
                 Ok(written) => {
                     self.count(&written, round.len(), began.elapsed());
+                    written.end_spans(&round);
                     self.free(&mut round, &written);
                     self.wake(&round, &written.returned).await;
                     handed_on += self.answer(round, &written);

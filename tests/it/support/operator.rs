@@ -32,10 +32,10 @@ impl Operator {
         self.call_as(&[], method, path, body).await
     }
 
-    /// With what a browser says of the page that asks.
+    /// With further headers, such as what a browser says of the page that asks.
     pub async fn call_as(
         &self,
-        page: &[(&str, &str)],
+        headers: &[(&str, &str)],
         method: &str,
         path: &str,
         body: &str,
@@ -44,7 +44,7 @@ impl Operator {
             .method(method)
             .uri(format!("{}{path}", self.base))
             .header("content-type", "application/json");
-        for (name, value) in page {
+        for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(body.to_owned().into())).unwrap();
