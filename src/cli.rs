@@ -28,6 +28,7 @@ pub mod workflow;
 
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
@@ -118,6 +119,9 @@ fn quota(text: &str) -> Result<i32, Usage> {
     number.ok_or_else(|| Usage("a quota is a number of tasks from 0 on, or none".to_owned()))
 }
 
+/// What threads that block get when all else is over: to write out what they were given.
+const LAST_WORK: Duration = Duration::from_secs(2);
+
 /// The program: parses the command line, does what was asked, and answers the exit code. The runtime is made here and not in
 /// the binary: a future is compiled by the crate that polls it, and a binary that did would compile the library once more.
 #[must_use]
@@ -137,7 +141,12 @@ pub fn main() -> ExitCode {
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => ExitCode::from(runtime.block_on(run(cli))),
+        Ok(runtime) => {
+            let code = runtime.block_on(run(cli));
+            // A look-up of a name can't be stopped, and a resolver that is away may take half a minute for it.
+            runtime.shutdown_timeout(LAST_WORK);
+            ExitCode::from(code)
+        }
         Err(error) => {
             output::say(&format!("no threads to run on: {error}"));
             ExitCode::FAILURE

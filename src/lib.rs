@@ -11,6 +11,7 @@ pub mod dispatch;
 pub mod domain;
 pub mod embedded;
 pub mod fleet;
+pub mod outbound;
 pub mod proto;
 pub mod server;
 pub mod store;

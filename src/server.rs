@@ -308,6 +308,8 @@ pub async fn serve(
     if tokio::time::timeout(CLOSE_TIMEOUT, closed).await.is_err() {
         tracing::debug!("some connections did not end in time");
     }
+    // What it still has to report ends its spans too.
+    drop(replica);
     exporter.flush().await;
     ran
 }

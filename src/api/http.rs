@@ -29,6 +29,7 @@ use utoipa::ToSchema;
 
 use super::{Error, LONGEST_EXECUTE, LONGEST_WAIT, State};
 use crate::telemetry;
+pub use manners::identify;
 pub use workflows::read_workflow;
 
 /// Whether a replica is fit for traffic.

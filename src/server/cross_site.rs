@@ -3,6 +3,8 @@
 //! A browser lets any page send a form, or open a WebSocket, to any address that it reaches, and says in headers which
 //! page it was. Programs that are not browsers send neither header.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use axum::Router;
 use axum::extract::Request;
 use axum::http::uri::Authority;
@@ -10,7 +12,7 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 
-use crate::api::Error;
+use crate::api::{Error, http};
 
 /// Whether the page is one of the host that it asks; all current browsers send it to where nobody listens in.
 const FETCH_SITE: &str = "sec-fetch-site";
@@ -25,12 +27,25 @@ async fn refuse(request: Request, next: Next) -> Response {
     if (!request.method().is_safe() || headers.contains_key(header::UPGRADE))
         && !is_own(request.uri(), headers)
     {
-        let path = request.uri().path();
-        tracing::warn!(path, "refused what a web page of another host asked for");
-        let message = "pages of other hosts can't change anything here, nor be workers.";
-        return Error::new("FP-118", message).into_response();
+        return http::identify(request, refusal).await;
     }
     next.run(request).await
+}
+
+async fn refusal(request: Request) -> Response {
+    // A page may ask as often as it likes: the first time is news.
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    let path = request.uri().path();
+    if IS_SAID.swap(true, Ordering::Relaxed) {
+        tracing::debug!(path, "refused another one of a web page of another host");
+    } else {
+        tracing::warn!(
+            path,
+            "refused what a web page of another host asked for; said once"
+        );
+    }
+    let message = "pages of other hosts can't change anything here, nor be workers.";
+    Error::new("FP-118", message).into_response()
 }
 
 /// Whether the request comes from no web page, or from one of the host that it is sent to.

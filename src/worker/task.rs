@@ -150,7 +150,7 @@ impl Task {
         Some((&self.wire.workflow_id, &self.wire.run_id, ordinal))
     }
 
-    /// A W3C traceparent for the handler's own spans, empty where there is none. It is the producer's, or that of the
+    /// For the handler's own spans: a W3C traceparent as a rule, empty where there is none. It is the producer's, as it was given, or that of the
     /// delivery where the dispatcher is traced; built with the feature `otel` it is that of the span around the handler,
     /// which is the current one of the handler's `opentelemetry` context too.
     #[must_use]

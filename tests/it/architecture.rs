@@ -20,7 +20,7 @@ const ROWS: &[&[&str]] = &[
     &["dispatch"],
     &["store", "fleet", "auth", "worker", "embedded"],
     &["telemetry"],
-    &["domain", "proto"],
+    &["domain", "outbound", "proto"],
 ];
 
 const LONGEST_FILE: usize = 400;

@@ -1,5 +1,8 @@
 //! The operators' commands as people and scripts use them: the real program.
 
+use http_body_util::Empty;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
 use crate::lifecycle::SHORT;
@@ -322,6 +325,21 @@ async fn pages_of_other_hosts_change_nothing() {
         assert_eq!(status, 200, "{page:?}: {answer}");
     }
     assert_eq!(operator.get(&read).await["state"], "cancelled");
+    // HTTP/2 names the host in the address.
+    let client: Client<_, Empty<bytes::Bytes>> = Client::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    for (origin, status) in [(own.as_str(), 200), ("http://evil.example", 403)] {
+        let request = axum::http::Request::post(format!("{own}{cancel}"))
+            .header("origin", origin)
+            .header("x-request-id", "mine")
+            .body(Empty::new())
+            .unwrap();
+        let response = client.request(request).await.unwrap();
+        assert_eq!(response.status(), status, "{origin}");
+        // Refusals have it as any answer has.
+        assert_eq!(response.headers()["x-request-id"], "mine");
+    }
 }
 
 #[tokio::test]

@@ -24,11 +24,16 @@ pub(super) fn around(router: Router) -> Router {
     let worth_it = SizeAbove::new(COMPRESSED).and(NotForContentType::SSE);
     router
         .layer(CompressionLayer::new().compress_when(worth_it))
-        .layer(middleware::from_fn(identify))
+        .layer(middleware::from_fn(async |request, next: Next| {
+            identify(request, |request| next.run(request)).await
+        }))
 }
 
-/// Takes the request's id or makes one, names it in every line that is logged meanwhile, and gives it back.
-async fn identify(request: Request, next: Next) -> Response {
+/// Takes the request's id or makes one, names it in every line that is logged while `answer` is at it, and gives it back.
+pub async fn identify<F>(request: Request, answer: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let id = request.headers().get(&REQUEST_ID);
     let id = id.filter(|id| is_id(id)).cloned().or_else(made);
     let text = id.as_ref().and_then(|id| id.to_str().ok());
@@ -40,7 +45,7 @@ async fn identify(request: Request, next: Next) -> Response {
     );
     let begun = Instant::now();
     let answered = async {
-        let response = next.run(request).await;
+        let response = answer(request).await;
         let status = response.status();
         let ms = begun.elapsed().as_millis();
         // The others say that something is away, which whoever looks after it says once.

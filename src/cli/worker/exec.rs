@@ -67,10 +67,11 @@ struct Ended {
 
 fn command_for(command: &str, task: &Task) -> Command {
     let mut sh = Command::new("sh");
-    if !task.trace_context().is_empty() {
-        // Where programs of OpenTelemetry look for it.
-        sh.env("TRACEPARENT", task.trace_context());
-    }
+    // Where programs of OpenTelemetry look for it. The worker's own is nothing to its tasks.
+    match task.trace_context() {
+        "" => sh.env_remove("TRACEPARENT"),
+        context => sh.env("TRACEPARENT", context),
+    };
     sh.arg("-c")
         .arg(command)
         .env("FENCEPOST_TASK_ID", task.id().to_string())

@@ -9,10 +9,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry::{Context, InstrumentationScope, KeyValue, global};
 use opentelemetry_http::{HttpClient, HttpError, Request, Response};
@@ -22,14 +18,14 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     Sampler, SdkTracerProvider, Span, SpanData, SpanExporter as _, SpanProcessor,
 };
-use rustls::crypto::ring;
-use rustls::{ClientConfig, RootCertStore};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::on::{SCOPE, Tracing};
 use super::{Error, Settings, Spans};
+use crate::outbound;
 
 /// Spans that wait to be sent, at about a kilobyte each: some MiB at most, and a second of a busy replica.
 const QUEUE: usize = 8192;
@@ -57,7 +53,7 @@ impl Exporter {
     /// Starts to export, if there is somewhere to export to. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// What is wrong with the endpoint, or with an `OTEL_EXPORTER_OTLP_*` variable.
+    /// What is wrong with the endpoint. A header in `OTEL_EXPORTER_OTLP_HEADERS` that is none is left out.
     pub fn start(settings: Option<&Settings>, spans: &Spans) -> Result<(Self, Tracing), Error> {
         let mut exporter = Self {
             sending: JoinSet::new(),
@@ -81,11 +77,15 @@ impl Exporter {
         } else {
             format!("{endpoint}{PATH}")
         };
+        let collector = Collector {
+            client: outbound::client(),
+            fault: Arc::default(),
+        };
         let mut exporter = SpanExporter::builder()
             .with_http()
             .with_endpoint(&endpoint)
             .with_timeout(SEND)
-            .with_http_client(Collector::new())
+            .with_http_client(collector.clone())
             .build()
             .map_err(|error| Error(error.to_string()))?;
         let resource = Resource::builder()
@@ -101,6 +101,7 @@ impl Exporter {
             waiting,
             exporter,
             endpoint,
+            fault: collector.fault,
             spans: spans.clone(),
             is_well: true,
         };
@@ -176,6 +177,8 @@ struct Line {
     waiting: mpsc::Receiver<SpanData>,
     exporter: SpanExporter,
     endpoint: String,
+    /// Why the last request failed that did not come to an answer.
+    fault: Arc<Mutex<Option<String>>>,
     spans: Spans,
     /// Whether the last request was answered with a yes.
     is_well: bool,
@@ -225,7 +228,10 @@ impl Line {
         let sending = self.exporter.export(std::mem::take(batch));
         let refused = match tokio::time::timeout(SEND, sending).await {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
+            Ok(Err(error)) => {
+                let fault = self.fault.lock().take();
+                Some(fault.map_or_else(|| error.to_string(), |fault| format!("{error}: {fault}")))
+            }
             Err(_) => Some(format!("no answer within {} s", SEND.as_secs())),
         };
         let was_well = std::mem::replace(&mut self.is_well, refused.is_none());
@@ -248,46 +254,24 @@ impl Line {
     }
 }
 
-/// The HTTP client of the exporter.
-#[derive(Debug)]
-struct Collector(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
-
-impl Collector {
-    fn new() -> Self {
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls())
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(http);
-        Self(Client::builder(TokioExecutor::new()).build(connector))
-    }
+/// The HTTP client of the exporter, which keeps to itself why a request failed: it is left here.
+#[derive(Clone, Debug)]
+struct Collector {
+    client: outbound::Client,
+    fault: Arc<Mutex<Option<String>>>,
 }
 
 #[tonic::async_trait]
 impl HttpClient for Collector {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let response = self.0.request(request.map(Full::new)).await?;
+        let response = self.client.request(request.map(Full::new)).await;
+        let response = response.inspect_err(|error| {
+            *self.fault.lock() = Some(outbound::sentence(error));
+        })?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, ANSWER_BYTES).collect().await?;
         Ok(Response::from_parts(head, body.to_bytes()))
     }
-}
-
-/// The authorities that this machine trusts.
-fn tls() -> ClientConfig {
-    let mut authorities = RootCertStore::empty();
-    authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
-    let builder = builder.with_safe_default_protocol_versions();
-    builder
-        // The provider has all versions that are safe; the pair is fixed at build time.
-        .unwrap_or_else(|_| ClientConfig::builder())
-        .with_root_certificates(authorities)
-        .with_no_client_auth()
 }
 
 #[cfg(test)]

@@ -1,23 +1,17 @@
 //! One POST to an owner, signed. docs/dead-letters.md describes it for those who receive it.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{Request, Uri, header};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use rustls::crypto::ring;
-use rustls::{ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use sha2::Sha256;
 
+use crate::outbound;
 use crate::store::letter_events::Event;
 
 /// From the connection to the last byte of the answer.
@@ -34,21 +28,13 @@ struct Answer {
 
 /// The client that all webhooks share. It follows no redirects: a letter goes where the namespace says, or nowhere.
 pub(super) struct Webhooks {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: outbound::Client,
 }
 
 impl Webhooks {
     pub(super) fn new() -> Self {
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls())
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(http);
         Self {
-            client: Client::builder(TokioExecutor::new()).build(connector),
+            client: outbound::client(),
         }
     }
 
@@ -83,10 +69,8 @@ impl Webhooks {
             .header("fencepost-signature", signature)
             .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
             .map_err(|error| error.to_string())?;
-        let response = self.client.request(request).await.map_err(|error| {
-            let cause = std::error::Error::source(&error);
-            cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
-        })?;
+        let response = self.client.request(request).await;
+        let response = response.map_err(|error| outbound::sentence(&error))?;
         let status = response.status();
         if !status.is_success() {
             return Err(format!("answered with status {}", status.as_u16()));
@@ -99,20 +83,6 @@ impl Webhooks {
         let answer = serde_json::from_slice::<Answer>(&answer.to_bytes());
         Ok(answer.is_ok_and(|answer| answer.judged))
     }
-}
-
-/// The authorities that this machine trusts. Without any, webhooks over https fail and say why.
-fn tls() -> ClientConfig {
-    let mut authorities = RootCertStore::empty();
-    authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
-    let builder = builder.with_safe_default_protocol_versions();
-    builder
-        // The provider has all versions that are safe; the pair is fixed at build time.
-        .unwrap_or_else(|_| ClientConfig::builder())
-        .with_root_certificates(authorities)
-        .with_no_client_auth()
 }
 
 /// `t=SECONDS,v1=HEX`: HMAC-SHA256 over the seconds, a full stop, and the body. The time is part of it, so that an old

@@ -8,7 +8,7 @@ use fencepost::proto::worker::{FailureKind, RefusedReason, Register, Task};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::process::{Child, Command};
 
 use super::{CONTEXT, id, producer, stored, task, with};
@@ -130,8 +130,11 @@ async fn one_trace_goes_from_the_producer_through_the_delivery_to_the_handler() 
     let status = tokio::time::timeout(STEP, process.wait()).await.unwrap();
     assert!(status.unwrap().success());
     let operator = Operator::of(&stage.replica);
-    let (page, _) = operator.scrape().await;
-    assert!(page.sum("fencepost_spans_exported_total", &[]) >= 2.0);
+    let page = eventually(STEP, async || {
+        let (page, _) = operator.scrape().await;
+        (page.sum("fencepost_spans_exported_total", &[]) >= 2.0).then_some(page)
+    })
+    .await;
     assert!(page.sum("fencepost_spans_dropped_total", &[]).abs() < 0.5);
 }
 
@@ -434,7 +437,8 @@ async fn what_is_not_sampled_is_not_exported_and_says_so_to_the_worker() {
 /// Has a replica do tasks whose spans go to this address, and stop.
 async fn works_without(collector: SocketAddr) {
     let endpoint = format!("http://{collector}");
-    let mut stage = Stage::set(&[("TRACING__ENDPOINT", &endpoint)]).await;
+    let [accept, stop] = PATIENT;
+    let mut stage = Stage::set(&[("TRACING__ENDPOINT", &endpoint), accept, stop]).await;
     let _worker = worker(&stage.replica, &endpoint, &["--echo"]);
     enqueue_many(&stage.db, 1000).await;
     let posted = post(&stage, &[("traceparent", CONTEXT)], json!({})).await;
@@ -454,19 +458,18 @@ async fn works_without(collector: SocketAddr) {
         (page.sum("fencepost_spans_dropped_total", &[]) > 0.0).then_some(())
     })
     .await;
-    assert_eq!(
-        stage.replica.said("spans are not exported and are dropped"),
-        1
-    );
+    let said = |replica: &Replica| replica.said("spans are not exported and are dropped");
+    eventually(STEP, async || (said(&stage.replica) > 0).then_some(())).await;
     assert!(stage.replica.terminate().await.success());
+    assert_eq!(said(&stage.replica), 1);
 }
 
 #[tokio::test]
 async fn a_collector_that_is_not_there_delays_nothing_and_loses_nothing() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    works_without(address).await;
+    // Bound, so that nobody else gets the port, and never listened at.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    works_without(socket.local_addr().unwrap()).await;
 }
 
 #[tokio::test]
