@@ -1,4 +1,5 @@
--- The server's settings and load as a check-up sees them, and its clock in milliseconds.
+-- The server's settings and load as a check-up sees them, its clock in milliseconds, and whether this role may make
+-- partitions, which only the owner of the tables and members of it may.
 select
     current_setting('server_version_num')::int as version,
     array(
@@ -14,4 +15,10 @@ select
         where session.backend_type = 'client backend'
     ) as connections,
     pg_is_in_recovery() as standby,
-    (extract(epoch from clock_timestamp()) * 1000)::bigint as clock_ms
+    (extract(epoch from clock_timestamp()) * 1000)::bigint as clock_ms,
+    current_user::text as role,
+    -- Where there are no tables yet, whoever migrates will own them.
+    coalesce(pg_get_userbyid(tasks.relowner), current_user)::text as owner,
+    coalesce(pg_has_role(tasks.relowner, 'usage'), true) as owns
+from (values (to_regclass('fencepost.task'))) as wanted (relation)
+left join pg_class as tasks on tasks.oid = wanted.relation

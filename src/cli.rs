@@ -154,6 +154,20 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What `FENCEPOST_LOG` says, or else this.
+fn log_filter(otherwise: &str) -> EnvFilter {
+    let text = std::env::var("FENCEPOST_LOG").unwrap_or_default();
+    if crate::config::is_log_filter(&text) {
+        return EnvFilter::new(text);
+    }
+    if !text.is_empty() {
+        output::say(&format!(
+            "FENCEPOST_LOG is neither a level nor a list like info,fencepost=debug, and not looked at: {text:?}"
+        ));
+    }
+    EnvFilter::new(otherwise)
+}
+
 /// A replica logs as its configuration says; here are the others. `FENCEPOST_LOG` filters; programs that stay tell what
 /// they do, the others only what is wrong.
 fn log_to_stderr(cli: &Cli) {
@@ -161,7 +175,7 @@ fn log_to_stderr(cli: &Cli) {
         Command::Worker(_) | Command::DemoWorker(_) | Command::BenchWorker(_) => "info",
         _ => "warn",
     };
-    let filter = EnvFilter::try_from_env("FENCEPOST_LOG").unwrap_or_else(|_| level.into());
+    let filter = log_filter(level);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -201,6 +215,16 @@ async fn run(cli: Cli) -> u8 {
     done.unwrap_or_else(|error| report(&error))
 }
 
+/// An error and its causes. Some name their cause themselves.
+fn chain(error: &anyhow::Error) -> String {
+    let causes = error.chain().map(ToString::to_string);
+    causes.fold(String::new(), |said, cause| match said.as_str() {
+        "" => cause,
+        known if known.ends_with(&cause) => said,
+        _ => format!("{said}: {cause}"),
+    })
+}
+
 /// One line on stderr, and the exit code.
 fn report(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<io::Error>()
@@ -213,7 +237,7 @@ fn report(error: &anyhow::Error) -> u8 {
         output::say(&output::sentence(error));
         return if error.is_refusal() { EXIT_USAGE } else { 1 };
     }
-    output::say(&format!("{error:#}"));
+    output::say(&chain(error));
     let is_usage = error.is::<Usage>()
         || error.is::<crate::config::Errors>()
         || matches!(

@@ -12,6 +12,7 @@ mod sources;
 mod tracing;
 
 pub use error::{Errors, Fault};
+pub use kinds::is_log_filter;
 pub use reader::Entry;
 pub use retention::Retention;
 pub use sections::{

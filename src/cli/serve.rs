@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 use super::signals::{Parent, Signals};
 use super::{EXIT_INTERRUPTED, output};
@@ -129,8 +128,7 @@ const QUIET: &str = "deadpool=error,tokio_postgres=warn";
 
 /// `FENCEPOST_LOG` filters, else the configuration does.
 fn log_as(log: &Log) {
-    let filter = EnvFilter::try_from_env("FENCEPOST_LOG")
-        .unwrap_or_else(|_| format!("{QUIET},{}", log.level).into());
+    let filter = super::log_filter(&format!("{QUIET},{}", log.level));
     let base = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

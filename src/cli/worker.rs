@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::signals::Signals;
 use super::{EXIT_INTERRUPTED, Usage};
 use crate::telemetry::trace::{self, Exporter};
-use crate::worker::{Failure, Options, Success, Task, Worker};
+use crate::worker::{self, Failure, Options, Success, Task, Worker};
 
 /// Run tasks with a command, or with a built-in handler.
 #[derive(Clone, Debug, clap::Args)]
@@ -148,8 +148,14 @@ pub async fn run(args: Args) -> anyhow::Result<u8> {
     if let Some(exporter) = exporter {
         exporter.flush().await;
     }
-    ended?;
-    Ok(0)
+    match ended {
+        Ok(()) => Ok(0),
+        // Nothing has been tried: it is how the worker was called.
+        Err(error @ (worker::Error::Options(_) | worker::Error::Address { .. })) => {
+            Err(Usage(error.to_string()).into())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Has handlers traced, where there is a collector. A trace that begins here is recorded.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use clap::Subcommand;
+use serde_json::json;
 
 use super::database::{Database, Session};
 use super::output::{self, Output};
@@ -48,6 +49,9 @@ struct Change {
     /// Who orders it
     #[arg(long, env = "USER", hide_env = true, default_value = "")]
     by: String,
+    /// What stdout gets: nothing, or what holds for each worker now
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
     #[command(flatten)]
     database: Database,
 }
@@ -57,6 +61,9 @@ struct Lift {
     /// The workers' identities
     #[arg(required = true, value_name = "IDENTITY")]
     identities: Vec<String>,
+    /// What stdout gets: nothing, or what holds for each worker now
+    #[arg(long, value_enum, default_value = "table")]
+    output: Output,
     #[command(flatten)]
     database: Database,
 }
@@ -155,21 +162,34 @@ async fn change(args: Change, order: Order) -> anyhow::Result<u8> {
         .state
         .order_workers(names.clone(), Some(order), by, reason);
     ordered.await?;
-    tell_who_is_away(&session, names).await
+    tell_who_is_away(&session, &names).await?;
+    print(args.output, &names, Some(order))
+}
+
+/// Who is ordered what, for programs.
+fn print(output: Output, names: &[String], order: Option<Order>) -> anyhow::Result<u8> {
+    let action = order.map_or("uncordon", Order::name);
+    let ordered = names.iter();
+    let ordered = ordered.map(|identity| json!({"identity": identity, "action": action}));
+    if output == Output::Json {
+        output::json(&ordered.collect::<Vec<_>>())?;
+    }
+    Ok(0)
 }
 
 async fn lift(args: Lift) -> anyhow::Result<u8> {
     let session = args.database.open()?;
+    let names = args.identities;
     let lifted = session
         .state
-        .order_workers(args.identities, None, String::new(), String::new());
+        .order_workers(names.clone(), None, String::new(), String::new());
     lifted.await?;
     output::say("lifted; replicas take it up with their next beat");
-    Ok(0)
+    print(args.output, &names, None)
 }
 
 /// A misspelt name is no failure, since the order holds for whoever comes, but it should not go unseen.
-async fn tell_who_is_away(session: &Session, names: Vec<String>) -> anyhow::Result<u8> {
+async fn tell_who_is_away(session: &Session, names: &[String]) -> anyhow::Result<()> {
     let workers = page::all(async |window| session.state.workers(window).await).await?;
     let present: BTreeSet<&str> = workers
         .iter()
@@ -182,5 +202,5 @@ async fn tell_who_is_away(session: &Session, names: Vec<String>) -> anyhow::Resu
             "no worker {name} is connected now; the order holds when it comes"
         ));
     }
-    Ok(0)
+    Ok(())
 }

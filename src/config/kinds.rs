@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
 
 use super::sections::LogFormat;
 use crate::store::Settings;
@@ -152,15 +154,24 @@ pub(super) const PATH: Kind<Option<PathBuf>> = open(
 );
 
 pub(super) const LOG_FILTER: Kind<String> = open(
-    |text| match tracing_subscriber::EnvFilter::try_new(text) {
-        Ok(_) if !text.is_empty() => Ok(text.to_owned()),
-        _ => Err(
-            "must be a level (error, warn, info, debug, trace) or a list like info,fencepost=debug"
-                .to_owned(),
-        ),
+    |text| {
+        if is_log_filter(text) {
+            return Ok(text.to_owned());
+        }
+        Err("must be a level (error, warn, info, debug, trace, off) or a list like info,fencepost=debug".to_owned())
     },
     String::clone,
 );
+
+/// Whether it filters logs. A word without a level would name a module, so that a misspelt level silenced everything else.
+pub fn is_log_filter(text: &str) -> bool {
+    let is_named = |part: &str| {
+        let part = part.trim();
+        // Nothing is a level too, by that parser.
+        part.contains('=') || !part.is_empty() && part.parse::<LevelFilter>().is_ok()
+    };
+    !text.is_empty() && text.split(',').all(is_named) && EnvFilter::try_new(text).is_ok()
+}
 
 pub(super) const LOG_FORMAT: Kind<LogFormat> = open(
     |text| match text {

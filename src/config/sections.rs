@@ -66,9 +66,14 @@ impl Server {
         let host = nix::unistd::gethostname().ok();
         let name = host.and_then(|name| name.into_string().ok());
         let name = name.filter(|name| !name.is_empty());
+        let grpc = reader.take("server.grpc", local(7433), &ADDRESS);
+        let http = reader.take("server.http", local(7434), &ADDRESS);
+        // Port 0 is any that is free, so two of them are two.
+        let apart = grpc != http || grpc.port() == 0;
+        reader.relate(apart, "server.http", "must not be that of server.grpc");
         Self {
-            grpc: reader.take("server.grpc", local(7433), &ADDRESS),
-            http: reader.take("server.http", local(7434), &ADDRESS),
+            grpc,
+            http,
             name: reader.take(
                 "server.name",
                 name.unwrap_or_else(|| "replica".to_owned()),

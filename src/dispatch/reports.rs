@@ -103,6 +103,11 @@ pub fn finished(hub: &Hub, session: &Session, worker: &Arc<Profile>, results: Ve
     let tokens = || results.iter().map(|result| &result.token);
     let mut deliveries = hub.in_flight.finish(tokens());
     hub.in_flight.free_stuck(tokens());
+    // A result that comes first says that the task was accepted, too.
+    let unaccepted = deliveries.values();
+    let unaccepted = unaccepted.filter(|delivery| matches!(delivery.stage, Stage::Sent(_)));
+    let routes = unaccepted.map(|delivery| delivery.route.id);
+    hub.telemetry.count(routes, |tasks| Some(&tasks.accepted));
     let mut answers = Vec::new();
     let mut reports = Vec::with_capacity(results.len());
     for Reported { token, outcome } in results {

@@ -32,6 +32,12 @@ pub struct Server {
     pub standby: bool,
     /// Its clock, in milliseconds since 1970.
     pub clock_ms: i64,
+    /// The role that owns the tables.
+    pub owner: String,
+    /// The role that asks.
+    pub role: String,
+    /// Whether it is the owner, or a member of it.
+    pub owns: bool,
 }
 
 /// Somebody who keeps dead rows from being vacuumed.
@@ -159,6 +165,7 @@ fn unless(holds: bool, otherwise: Verdict) -> Verdict {
 pub fn judge(facts: &Facts, skew_ms: i64) -> Vec<Finding> {
     vec![
         version(&facts.server),
+        role(&facts.server),
         durability(&facts.server),
         vacuum(&facts.server),
         connections(&facts.server),
@@ -193,6 +200,15 @@ fn version(server: &Server) -> Finding {
         format!("PostgreSQL {major}{standby}"),
         advice,
     )
+}
+
+fn role(server: &Server) -> Finding {
+    let Server {
+        role, owner, owns, ..
+    } = server;
+    let found = format!("{role} asks, {owner} owns the tables");
+    let advice = "run replicas as the owner or as a member of it, since they make and drop the days' partitions; producers may be anybody with the grants of docs/operations.md";
+    finding("role", unless(*owns, Verdict::Warning), found, advice)
 }
 
 fn durability(server: &Server) -> Finding {

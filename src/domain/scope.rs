@@ -155,6 +155,17 @@ pub enum Order {
     Drain,
 }
 
+impl Order {
+    /// Its name, as operators give it and the table has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cordon => "cordon",
+            Self::Drain => "drain",
+        }
+    }
+}
+
 /// A connected worker, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerState {

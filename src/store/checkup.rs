@@ -66,6 +66,9 @@ async fn read_server(client: &Client) -> Result<Server, Error> {
         connections: row.try_get("connections")?,
         standby: row.try_get("standby")?,
         clock_ms: row.try_get("clock_ms")?,
+        owner: row.try_get("owner")?,
+        role: row.try_get("role")?,
+        owns: row.try_get("owns")?,
     })
 }
 

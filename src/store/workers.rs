@@ -127,10 +127,7 @@ pub async fn order(
     by: &str,
     reason: &str,
 ) -> Result<(), Error> {
-    let action = match order {
-        Order::Drain => "drain",
-        Order::Cordon => "cordon",
-    };
+    let action = order.name();
     let statement = client.prepare_cached(ORDER).await?;
     client
         .execute(

@@ -106,9 +106,6 @@ fn every_command_that_prints_a_table_has_an_output() {
         "version",
         // These answer by their exit code and a sentence.
         "config check",
-        "workers drain",
-        "workers cordon",
-        "workers uncordon",
     ];
     for (path, command) in commands() {
         let name = path.join(" ");

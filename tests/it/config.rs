@@ -202,6 +202,30 @@ fn zero_is_refused_where_it_makes_no_sense() {
 }
 
 #[test]
+fn a_level_that_is_none_and_two_doors_at_one_address_are_refused() {
+    let load = |key: &'static str, value: &'static str| {
+        let given = given("", &[("DATABASE_URL", URL)], &[flag("--set", key, value)]);
+        Config::load(&given.sources).map(drop)
+    };
+    for level in [
+        "debug",
+        "off",
+        "WARN",
+        "info,fencepost=debug",
+        "fencepost::store=trace",
+    ] {
+        load("log.level", level).unwrap();
+    }
+    for level in ["loud", "", "=,,;", "info,loud", "fencepost=loud", "info,"] {
+        let errors = load("log.level", level).unwrap_err();
+        assert_eq!(faults(&errors).0, [("--set", "log.level")], "{level:?}");
+    }
+    load("server.http", "127.0.0.1:7435").unwrap();
+    let errors = load("server.http", "127.0.0.1:7433").unwrap_err();
+    assert_eq!(faults(&errors).0, [("--set", "server.http")]);
+}
+
+#[test]
 fn a_file_that_is_named_must_be_there_and_be_toml() {
     let mut missing = given("", &[("DATABASE_URL", URL)], &[]);
     missing.sources.file = ConfigFile::Required("/nowhere/fencepost.toml".into());

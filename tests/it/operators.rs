@@ -200,7 +200,10 @@ async fn workers_are_listed_and_ordered() {
     assert_eq!(seen["order"]["action"], "drain");
     assert_eq!(worker.ended().await, []);
     let lift = ["workers", "uncordon", "scripted", "absent"];
-    assert_eq!(run(&db, &lift).await.0, 0);
+    assert_eq!(
+        json_of(&db, &lift).await,
+        json!([{"identity": "scripted", "action": "uncordon"}, {"identity": "absent", "action": "uncordon"}])
+    );
     let _worker = ScriptedWorker::connect_as(&replica.url(), register()).await;
     operator
         .worker("scripted", |one| one["state"] == "ready")
@@ -361,8 +364,39 @@ async fn parameters_that_a_call_does_not_take_are_refused() {
         let found = (status, &problem["code"], &problem["field"]);
         assert_eq!(found, (400, &json!("FP-102"), &json!("reason")), "{path}");
     }
+    let twice = "/v1/tasks?limit=1&state=done&limit=2";
+    let (status, problem) = operator.call("GET", twice, "").await;
+    let found = (status, &problem["code"], &problem["field"]);
+    assert_eq!(found, (400, &json!("FP-103"), &json!("limit")));
     assert_eq!(
         operator.get(&format!("/v1/tasks/{id}")).await["state"],
         "ready"
     );
+}
+
+#[tokio::test]
+async fn a_role_with_the_documented_grants_enqueues_and_the_doctor_tells_it_from_an_owner() {
+    let db = TestDb::new().await;
+    let client = db.connect().await;
+    let document = include_str!("../../docs/operations.md");
+    let (_, grants) = document.split_once("```sql\ngrant usage").unwrap();
+    let (grants, _) = grants.split_once("```").unwrap();
+    // Roles are of the whole server, so each run has one of its own.
+    let role = format!("app_{}", std::process::id());
+    let grants = format!("grant usage{grants}").replace("public", &role);
+    let set_up = format!("create role {role}; {grants} set role {role};");
+    client.batch_execute(&set_up).await.unwrap();
+    let id = enqueue(&client, "concurrency_key => 'k', dispatch_key => 'd'").await;
+    let settings = include_str!("../../sql/read_server_settings.sql");
+    let row = client.query_one(settings, &[]).await.unwrap();
+    assert_eq!(row.get::<_, String>("role"), role);
+    assert!(!row.get::<_, bool>("owns"));
+    client.batch_execute("reset role").await.unwrap();
+    let row = client.query_one(settings, &[]).await.unwrap();
+    assert_eq!(row.get::<_, String>("owner"), row.get::<_, String>("role"));
+    assert!(row.get::<_, bool>("owns"));
+    let clean_up = format!("drop owned by {role}; drop role {role}");
+    client.batch_execute(&clean_up).await.unwrap();
+    let why = json_of(&db, &["task", "why", &id.to_string()]).await;
+    assert_eq!(why["verdict"], "no_live_workers");
 }

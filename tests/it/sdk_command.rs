@@ -247,3 +247,18 @@ fn one_handler_must_be_named_and_only_one() {
     assert_eq!(args.types, ["a", "b"]);
     assert_eq!(args.namespaces, ["default"]);
 }
+
+#[tokio::test]
+async fn an_address_that_is_none_is_bad_usage() {
+    for address in ["foo", "ftp://127.0.0.1:7433", "http://a b"] {
+        let ran = tokio::process::Command::new(env!("CARGO_BIN_EXE_fencepost"))
+            .args(["worker", "--queue", "q", "--type", "t", "--echo"])
+            .args(["--connect", address])
+            .output();
+        let ran = tokio::time::timeout(Duration::from_secs(20), ran).await;
+        let ran = ran.unwrap().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(2), "{address}: {said}");
+        assert!(said.contains("address"), "{said}");
+    }
+}

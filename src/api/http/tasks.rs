@@ -1,5 +1,6 @@
 //! `/v1/tasks`: from members and parameters to calls, and back.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, Request, State as Extract};
@@ -190,9 +191,16 @@ pub(super) async fn cancel(
 }
 
 pub(super) fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Error> {
-    Query::<Vec<(String, String)>>::try_from_uri(uri)
-        .map(|query| query.0)
-        .map_err(|error| Error::invalid_value("query", format!("{error}.")))
+    let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
+    let Query(all) = query.map_err(|error| Error::invalid_value("query", format!("{error}.")))?;
+    let mut names = HashSet::new();
+    match all.iter().find(|(name, _)| !names.insert(name)) {
+        Some((name, _)) => Err(Error::invalid_value(
+            name,
+            format!("{name} is given twice."),
+        )),
+        None => Ok(all),
+    }
 }
 
 fn task_id(text: &str) -> Result<i64, Error> {

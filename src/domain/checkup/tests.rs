@@ -10,6 +10,9 @@ fn sound() -> Facts {
             connections: 20,
             standby: false,
             clock_ms: 0,
+            owner: "fencepost".into(),
+            role: "fencepost".into(),
+            owns: true,
         },
         holders: Vec::new(),
         live: Live {
@@ -57,7 +60,11 @@ fn a_sound_database_has_nothing() {
 fn each_fault_is_found_by_its_check_alone() {
     use Verdict::{Problem, Warning};
     type Break = fn(&mut Facts);
-    let faults: [(&str, Verdict, Break); 14] = [
+    let faults: [(&str, Verdict, Break); 15] = [
+        ("role", Warning, |facts| {
+            facts.server.role = "app".into();
+            facts.server.owns = false;
+        }),
         ("server", Warning, |facts| facts.server.version = 190_000),
         ("server", Problem, |facts| facts.server.standby = true),
         ("durability", Problem, |facts| {
