@@ -32,7 +32,7 @@ pub(super) struct Args {
     /// Seconds to measure, after one to warm up
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=600))]
     seconds: u32,
-    /// Milliseconds that each task lasts
+    /// Milliseconds that a task lasts; those of the six last half of it to one and a half, so that slots don't free in step
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     task_ms: u32,
     /// Quota of one more tenant, beside the six of weights 1 to 4
@@ -154,6 +154,7 @@ async fn prepare(args: &Args, ground: &mut Ground, producer: &Producer) -> anyho
         u64::from(args.slots) * u64::from(args.workers) * u64::from(args.seconds + 10) * 1000
             / u64::from(args.task_ms);
     let sum: i32 = WEIGHTS.iter().sum();
+    let task_ms = i64::from(args.task_ms);
     let mut deep = Vec::new();
     for (number, weight) in WEIGHTS.into_iter().enumerate() {
         let tenant = name("deep", number + 1);
@@ -164,7 +165,10 @@ async fn prepare(args: &Args, ground: &mut Ground, producer: &Producer) -> anyho
         set(producer, &tenant, weighted).await?;
         let mut backlog = producer.for_tenant(&tenant);
         let tasks = most * u64::from(weight.unsigned_abs()) * 2 / u64::from(sum.unsigned_abs());
-        hold(&mut backlog, args, tasks).await?;
+        hold(&mut backlog, tasks, || {
+            fastrand::i64(task_ms / 2..=task_ms * 3 / 2)
+        })
+        .await?;
         deep.push((tenant, weight, backlog));
     }
     let tenant = name("limited", 1);
@@ -178,7 +182,7 @@ async fn prepare(args: &Args, ground: &mut Ground, producer: &Producer) -> anyho
     let mut limited = producer.for_tenant(&tenant);
     let tasks =
         u64::from(args.quota) * u64::from(args.seconds + 10) * 1000 / u64::from(args.task_ms);
-    hold(&mut limited, args, tasks).await?;
+    hold(&mut limited, tasks, || task_ms).await?;
     let quiet: Vec<String> = (1..=args.quiet as usize)
         .map(|number| name("quiet", number))
         .collect();
@@ -205,12 +209,13 @@ async fn set(producer: &Producer, tenant: &str, settings: NamespaceSettings) -> 
     .await
 }
 
-async fn hold(producer: &mut Producer, args: &Args, tasks: u64) -> anyhow::Result<()> {
+/// Enqueues so many tasks, each of which lasts as many milliseconds as `lasts` says.
+async fn hold(producer: &mut Producer, tasks: u64, lasts: impl Fn() -> i64) -> anyhow::Result<()> {
     let mut left = usize::try_from(tasks)?.max(1);
     while left > 0 {
         let batch = left.min(BATCH);
         left -= batch;
-        let told = vec![i64::from(args.task_ms); batch];
+        let told: Vec<i64> = (0..batch).map(|_| lasts()).collect();
         producer.commit(QUEUE, HOLD, &told).await?;
     }
     Ok(())

@@ -43,6 +43,18 @@ fn all_due(tenants: &[Route]) -> DuePage {
     due(&lanes.collect::<Vec<_>>())
 }
 
+/// So many tasks of one tenant are claimed under its quota.
+fn usage_of(namespace: i32, quota: i32, claimed: i64) -> Usage {
+    Usage {
+        of: Limited::Namespace(namespace),
+        quota: Some(quota),
+        claimed,
+        oldest: None,
+        bucket: None,
+        at: at(0),
+    }
+}
+
 /// All that was asked for, one row after the other.
 fn take_all(request: &ClaimRequest) -> Claimed {
     let mut left = request.shares.clone();
@@ -132,14 +144,7 @@ fn a_quota_that_is_used_up_rests_until_it_is_freed() {
     lanes.note_due(&all_due(&tenants), now);
     let request = ask_of(&mut lanes, &tenants, 8, now);
     assert_eq!(request.quotas.len(), 1);
-    let usage = Usage {
-        of: Limited::Namespace(1),
-        quota: Some(2),
-        claimed: 1,
-        oldest: None,
-        bucket: None,
-        at: at(0),
-    };
+    let usage = usage_of(1, 2, 1);
     let mut got = claimed(1, &[(1, 1, 0), (2, 1, 0), (2, 1, 1), (2, 1, 2), (2, 1, 3)]);
     got.usages = vec![usage];
     let learned = lanes.learn(&request, &got, now);
@@ -197,11 +202,7 @@ fn a_claim_takes_a_bounded_number_of_quotas_and_the_others_come_next() {
             .iter()
             .map(|ask| Usage {
                 of: ask.of,
-                quota: Some(9),
-                claimed: 0,
-                oldest: None,
-                bucket: None,
-                at: at(0),
+                ..usage_of(0, 9, 0)
             })
             .collect();
         lanes.learn(&request, &got, now);
@@ -216,14 +217,7 @@ fn a_quota_that_is_free_is_passed_on_unless_it_is_used_here_again() {
     lanes.note_due(&all_due(&tenants), now);
     let look = |lanes: &mut Lanes, now, rows: &[(RouteId, i16, i64)], lost: bool| {
         let request = ask_of(lanes, &tenants, 8, now);
-        let usage = Usage {
-            of: Limited::Namespace(1),
-            quota: Some(2),
-            claimed: 1,
-            oldest: None,
-            bucket: None,
-            at: at(0),
-        };
+        let usage = usage_of(1, 2, 1);
         let mut got = claimed(1, rows);
         if lost {
             got.lost = vec![usage.of];
@@ -305,14 +299,7 @@ fn a_quota_that_has_rested_is_forgotten_with_many_others() {
     let (mut limits, mut now) = (Limits::default(), Instant::now());
     for namespace in 0..i32::try_from(3 * KEPT).unwrap() {
         now += Duration::from_millis(1);
-        let used_up = Usage {
-            of: Limited::Namespace(namespace),
-            quota: Some(1),
-            claimed: 1,
-            oldest: None,
-            bucket: None,
-            at: at(0),
-        };
+        let used_up = usage_of(namespace, 1, 1);
         assert_eq!(limits.count(&used_up, 0, now), Left::NoQuota);
         assert!(limits.rest(used_up.of, now));
     }
