@@ -338,7 +338,8 @@ async fn serve_grpc(
     let served = tonic::transport::Server::builder()
         .initial_stream_window_size(HTTP2_WINDOW)
         .initial_connection_window_size(HTTP2_WINDOW)
-        .http2_keepalive_interval(Some(silence_window / 2))
+        // For callers that are gone. Workers have pings of their own, and each look at an idle connection has its price.
+        .http2_keepalive_interval(Some(silence_window * 2))
         .http2_keepalive_timeout(Some(silence_window / 2))
         .add_service(GrpcDoor::new(entry).service())
         .add_service(api::grpc::server(state))

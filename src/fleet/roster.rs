@@ -2,6 +2,7 @@
 
 mod groups;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -153,15 +154,15 @@ impl Fleet {
     }
 
     fn change_reach(&self, id: SessionId, change: impl FnOnce(Reach) -> Reach) -> bool {
-        let is_news = self.with(id, |member| {
-            let before = member.reach;
-            member.reach = change(before);
-            before != member.reach
-        });
-        if is_news == Some(true) {
-            self.shared.changed.send_replace(());
-        }
-        is_news == Some(true)
+        let mut roster = self.shared.roster.lock();
+        let before = roster.get(id).map(|member| member.reach);
+        let after = before.map(change);
+        // Most answers to pings are no news: they touch nothing else.
+        let news = after.filter(|after| Some(*after) != before);
+        let Some(reach) = news else { return false };
+        roster.change(id, |member| member.reach = reach);
+        self.shared.changed.send_replace(());
+        true
     }
 
     /// The worker takes nothing new, in its own words.
@@ -171,13 +172,9 @@ impl Fleet {
 
     /// Takes up what operators ordered, by worker identity. Answers the sessions that are to go now: ordered to
     /// drain, with nothing left and no answer to wait for.
-    pub fn take_orders(&self, order: impl Fn(&str) -> Option<Order>) -> Vec<Session> {
+    pub fn take_orders(&self, orders: &HashMap<String, Order>) -> Vec<Session> {
         let mut roster = self.shared.roster.lock();
-        let news = roster.members().filter_map(|member| {
-            let ordered = order(&member.profile.identity);
-            (member.order != ordered).then_some((member.session.id, ordered))
-        });
-        for (id, ordered) in news.collect::<Vec<_>>() {
+        for (id, ordered) in roster.ordered_anew(orders) {
             roster.change(id, |member| {
                 tracing::info!(
                     worker = member.profile.worker_id,
@@ -188,7 +185,7 @@ impl Fleet {
             });
             self.shared.changed.send_replace(());
         }
-        let going = roster.members().filter(|member| {
+        let going = roster.ordered().filter(|member| {
             let idle = member.busy == 0 && !member.session.owes();
             member.order == Some(Order::Drain) && idle
         });
@@ -317,6 +314,12 @@ impl Fleet {
     pub fn occupy(&self, id: SessionId) -> Option<Slot> {
         self.with(id, |member| member.busy += 1)?;
         Some(self.slot(id))
+    }
+
+    /// The same number twice: in between nothing has changed of what [`Fleet::groups`] and [`Fleet::workers`] say.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.shared.roster.lock().version()
     }
 
     /// The slot groups, as other replicas are told of them.

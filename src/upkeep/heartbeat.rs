@@ -11,6 +11,10 @@ use crate::domain::scope::RemoteGroup;
 use crate::store::dispatchers::Dispatcher;
 use crate::store::{self, dispatchers, fleet};
 
+/// What was said of the workers here is said again after this long though nothing has changed: nodes are remembered by
+/// when they were seen last.
+const SAID_AGAIN: Duration = Duration::from_secs(30);
+
 /// Whether the database answers, for readiness and for those who wait for it.
 pub type Health = watch::Sender<bool>;
 
@@ -19,8 +23,9 @@ pub async fn run(hub: Arc<Hub>, beat: Duration, health: Health) -> bool {
     let mut judge = Judge::new(hub.settings.dead_after);
     // A database that is away is tried often enough to be back well before the others' patience ends.
     let retry = beat.min(hub.settings.dead_after / 3);
+    let mut said = None;
     loop {
-        let wait = match beat_once(&hub, &mut judge).await {
+        let wait = match beat_once(&hub, &mut judge, &mut said).await {
             Ok(true) => {
                 set_health(&health, true, None);
                 beat
@@ -71,14 +76,20 @@ struct Seen {
     elsewhere: Vec<RemoteGroup>,
 }
 
+/// What the database was told last of the workers here: their version, and when.
+type Said = Option<(u64, Instant)>;
+
 /// One beat. False: this identity is dead.
-async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
+async fn beat_once(hub: &Hub, judge: &mut Judge, said: &mut Said) -> Result<bool, store::Error> {
     let sent = BootTime::now();
     let was_fit = hub.fitness.allows(sent);
     let (dispatcher, draining) = (hub.dispatcher, hub.is_draining());
     let deadline = DATABASE_DEADLINE.min(hub.settings.dead_after / 3);
     hub.awaited_elsewhere.reading();
-    let (groups, workers) = (hub.fleet.groups(Instant::now()), hub.fleet.workers());
+    let saying = (hub.fleet.version(), Instant::now());
+    let is_known =
+        said.is_some_and(|(version, at)| version == saying.0 && at.elapsed() < SAID_AGAIN);
+    let workers = (!is_known).then(|| (hub.fleet.groups(saying.1), hub.fleet.workers()));
     let seen = hub
         .pool
         .run(deadline, move |client| {
@@ -86,8 +97,10 @@ async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
                 if !dispatchers::beat(client, dispatcher, draining).await? {
                     return Ok(None);
                 }
-                fleet::write_groups(client, dispatcher, &groups).await?;
-                fleet::write_workers(client, dispatcher, &workers).await?;
+                if let Some((groups, workers)) = workers {
+                    fleet::write_groups(client, dispatcher, &groups).await?;
+                    fleet::write_workers(client, dispatcher, &workers).await?;
+                }
                 Ok(Some(Seen {
                     alive: dispatchers::read(client).await?,
                     elsewhere: fleet::read_groups(client, Some(dispatcher), None).await?,
@@ -96,6 +109,9 @@ async fn beat_once(hub: &Hub, judge: &mut Judge) -> Result<bool, store::Error> {
         })
         .await?;
     let Some(seen) = seen else { return Ok(false) };
+    if !is_known {
+        *said = Some(saying);
+    }
     hub.fitness.beaten(sent);
     if !was_fit {
         // Frozen, or cut off: beats that stood still meanwhile may be those of others that were frozen too.

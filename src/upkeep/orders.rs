@@ -38,10 +38,7 @@ async fn read(client: &impl GenericClient, dispatcher: DispatcherId) -> Result<O
 
 /// Takes up what others want of this replica.
 fn take_up(hub: &Hub, orders: Orders) {
-    for session in hub
-        .fleet
-        .take_orders(|identity| orders.workers.get(identity).copied())
-    {
+    for session in hub.fleet.take_orders(&orders.workers) {
         session.end();
     }
     reports::cancel(hub, &orders.cancelled, "The task is being cancelled.");

@@ -8,8 +8,8 @@ use tonic::Code;
 
 use crate::lifecycle::Stage;
 use crate::support::scripted_worker::{register, resuming};
-use crate::support::tasks::{CANCELLED, DONE, ended, enqueue, failures, live};
-use crate::support::{Replica, ScriptedWorker, TcpProxy, TestDb, eventually};
+use crate::support::tasks::{CANCELLED, DONE, count, ended, enqueue, failures, live};
+use crate::support::{Operator, Replica, ScriptedWorker, TcpProxy, TestDb, eventually};
 
 #[tokio::test]
 async fn a_lost_connection_is_another_try_elsewhere_after_the_grace() {
@@ -364,4 +364,33 @@ async fn a_task_that_is_being_cancelled_is_adopted_and_its_worker_told() {
     back.fail(&task, FailureKind::Cancelled, "stopped").await;
     back.recorded(&task).await;
     assert_eq!(ended(&db, id).await.state, CANCELLED);
+}
+
+#[tokio::test]
+async fn beats_leave_the_rows_of_workers_alone_that_have_not_changed() {
+    let stage = Stage::set(&[]).await;
+    let operator = Operator::of(&stage.replica);
+    let mut worker = stage.worker().await;
+    operator
+        .worker(&register().identity, |one| one["state"] == "ready")
+        .await;
+    // A row that a statement has locked in vain shows it in xmax.
+    let versions =
+        "select string_agg(concat_ws(' ', worker.ctid, worker.xmax, fleet.ctid, fleet.xmax), '; ')
+        from fencepost.worker, fencepost.fleet";
+    let beats = "select beat from fencepost.dispatcher";
+    let before: String = stage.db.query_one(versions, &[]).await.unwrap().get(0);
+    let beat = count(&stage.db, beats).await;
+    eventually(Duration::from_secs(10), async || {
+        (count(&stage.db, beats).await >= beat + 3).then_some(())
+    })
+    .await;
+    let after: String = stage.db.query_one(versions, &[]).await.unwrap().get(0);
+    assert_eq!(after, before);
+    // What has changed is told with the next one.
+    enqueue(&stage.db, "").await;
+    worker.accept_next().await;
+    operator
+        .worker(&register().identity, |one| one["busy"] == 1)
+        .await;
 }

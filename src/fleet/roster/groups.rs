@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::GroupDemand;
 use crate::domain::placement::Nodes;
 use crate::domain::route::Route;
-use crate::domain::scope::{FrameLimits, Group, Scope};
+use crate::domain::scope::{FrameLimits, Group, Order, Scope};
 use crate::fleet::member::Member;
 use crate::fleet::session::SessionId;
 
@@ -36,7 +36,11 @@ pub(super) struct Roster {
     groups: BTreeMap<GroupId, SlotGroup>,
     /// Members that rest, by the time until which they do.
     resting: BTreeSet<(Instant, SessionId)>,
+    /// Members under an operator's order.
+    ordered: BTreeSet<SessionId>,
     next_group: GroupId,
+    /// Grows with every change.
+    version: u64,
 }
 
 impl Roster {
@@ -46,6 +50,31 @@ impl Roster {
 
     pub(super) fn members(&self) -> impl Iterator<Item = &Member> {
         self.members.values()
+    }
+
+    /// Members under an operator's order.
+    pub(super) fn ordered(&self) -> impl Iterator<Item = &Member> {
+        self.ordered.iter().filter_map(|id| self.get(*id))
+    }
+
+    /// Members whose order is another one now, by identity. Where nobody has one, only those that had are looked at.
+    pub(super) fn ordered_anew(
+        &self,
+        orders: &HashMap<String, Order>,
+    ) -> Vec<(SessionId, Option<Order>)> {
+        if orders.is_empty() {
+            return self.ordered.iter().map(|id| (*id, None)).collect();
+        }
+        let news = self.members().filter_map(|member| {
+            let order = orders.get(&member.profile.identity).copied();
+            (member.order != order).then_some((member.session.id, order))
+        });
+        news.collect()
+    }
+
+    /// The same number twice: nothing has changed in between.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
     /// Takes a member into the group of its scope.
@@ -76,6 +105,8 @@ impl Roster {
 
     pub(super) fn remove(&mut self, id: SessionId) -> Option<Member> {
         let member = self.members.remove(&id)?;
+        self.version += 1;
+        self.ordered.remove(&id);
         if let Some(until) = member.rests_until {
             self.resting.remove(&(until, id));
         }
@@ -106,6 +137,12 @@ impl Roster {
         if let Some(until) = member.rests_until {
             self.resting.insert((until, id));
         }
+        if member.order.is_some() {
+            self.ordered.insert(id);
+        } else {
+            self.ordered.remove(&id);
+        }
+        self.version += 1;
         Some(answer)
     }
 

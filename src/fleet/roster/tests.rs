@@ -244,7 +244,8 @@ fn an_idle_worker_that_is_ordered_to_go_waits_for_its_answers() {
     let placed = fleet
         .place(&route("a", ""), Nodes::Any, |_| 1, now)
         .unwrap();
-    let going = || fleet.take_orders(|_| Some(Order::Drain)).len();
+    let drain = HashMap::from([(String::new(), Order::Drain)]);
+    let going = || fleet.take_orders(&drain).len();
     let reply = placed.session.reply();
     assert_eq!(going(), 0, "it is busy");
     drop(placed);
@@ -254,6 +255,29 @@ fn an_idle_worker_that_is_ordered_to_go_waits_for_its_answers() {
     assert_eq!(going(), 0);
     drop(again);
     assert_eq!(going(), 1);
+}
+
+#[test]
+fn answers_of_a_worker_that_is_proven_are_no_news() {
+    let fleet = Fleet::default();
+    let id = join(&fleet, scope(&["a"], ""), 1, 1000);
+    let version = fleet.version();
+    assert!(!fleet.prove(id));
+    assert!(fleet.take_orders(&HashMap::new()).is_empty());
+    assert_eq!(fleet.version(), version);
+    assert!(fleet.doubt(id));
+    assert_ne!(fleet.version(), version);
+}
+
+#[test]
+fn an_order_that_is_lifted_is_taken_back_from_those_under_it() {
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    join(&fleet, scope(&["a"], ""), 1, 1000);
+    let orders = HashMap::from([(String::new(), Order::Cordon)]);
+    assert!(fleet.take_orders(&orders).is_empty());
+    assert!(fleet.demand(now).is_empty());
+    fleet.take_orders(&HashMap::new());
+    assert_eq!(fleet.demand(now).len(), 1);
 }
 
 /// One change of a fleet, of the worker of this index.
@@ -286,7 +310,8 @@ fn changes() -> impl Strategy<Value = (Change, usize)> {
 }
 
 proptest! {
-    /// What is kept by group is what counting the members anew comes to, after any changes.
+    /// What is kept by group is what counting the members anew comes to, after any changes; and what is said of them differs
+    /// only with the version.
     #[test]
     fn the_demand_is_what_the_members_say(steps in prop::collection::vec(changes(), 1..80)) {
         let (fleet, mut now) = (Fleet::default(), Instant::now());
@@ -296,8 +321,10 @@ proptest! {
             ids.push(join(&fleet, scope(&types[number % 2..], ""), 2, 1000));
         }
         let mut running = Vec::new();
+        let said = |now| (fleet.groups(now), fleet.workers());
         for (change, number) in steps {
             let id = ids[number];
+            let before = (said(now), fleet.version());
             match change {
                 Change::Place => running.extend(fleet.place(&route("b", ""), Nodes::Any, |_| 1, now)),
                 Change::Finish if number < running.len() => drop(running.swap_remove(number)),
@@ -321,6 +348,10 @@ proptest! {
                 .collect();
             prop_assert_eq!(told.len(), demand.len(), "one group a scope");
             prop_assert_eq!(told, counted);
+            let after = said(now);
+            if fleet.version() == before.1 {
+                prop_assert_eq!(after, before.0);
+            }
         }
     }
 }
