@@ -72,8 +72,8 @@ pub struct ClaimRequest {
     pub ageing: Ageing,
     /// The quotas and rates above the lanes.
     pub quotas: Vec<Ask>,
-    /// One of them that is waited for, since trying was in vain too often.
-    pub awaited: Option<Limited>,
+    /// One of them that is waited for, no longer than so.
+    pub awaited: Option<(Limited, Duration)>,
 }
 
 /// How long claims may last.
@@ -114,8 +114,8 @@ pub async fn claim_within(
         return Ok((request, claimed));
     }
     let transaction = client.transaction().await?;
-    if let Some(awaited) = request.awaited {
-        match quotas::wait(&transaction, awaited).await {
+    if let Some((awaited, longest)) = request.awaited {
+        match quotas::wait(&transaction, awaited, longest).await {
             Err(Error::Conflict(_)) => {
                 transaction.rollback().await?;
                 request.lanes.clear();

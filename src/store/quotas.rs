@@ -16,10 +16,6 @@ const COUNT: &str = include_str!("../../sql/count_claimed.sql");
 const TAKE_TOKENS: &str = include_str!("../../sql/take_tokens.sql");
 const WAKE_HELD_BACK: &str = include_str!("../../sql/wake_held_back.sql");
 
-/// The longest wait for a quota that others keep taking. A claim holds one for milliseconds; whoever holds it longer is
-/// stuck, and must not stop the sweeps of other tenants.
-const WAIT: Duration = Duration::from_millis(100);
-
 /// A quota or rate that is asked for, and where a count of what is claimed may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
@@ -70,11 +66,15 @@ pub async fn lock(client: &impl GenericClient, asks: &[Ask]) -> Result<Vec<Limit
 /// Waits for one quota, as the first lock of its transaction.
 ///
 /// # Errors
-/// [`Error::Conflict`] when somebody holds it all the time.
-pub async fn wait(client: &impl GenericClient, of: Limited) -> Result<(), Error> {
+/// [`Error::Conflict`] when others hold it for the whole of `longest`, which counts in milliseconds.
+pub async fn wait(
+    client: &impl GenericClient,
+    of: Limited,
+    longest: Duration,
+) -> Result<(), Error> {
     let (kind, number) = key(of);
     let statement = client.prepare_cached(AWAIT).await?;
-    let longest = format!("{}ms", WAIT.as_millis());
+    let longest = format!("{}ms", longest.as_millis());
     client
         .query_one(&statement, &[&kind, &number, &longest])
         .await?;

@@ -165,14 +165,10 @@ async fn a_quota_in_other_hands_is_left_alone_and_stops_no_stranger() {
         awaited,
         ..queue.request(vec![limited(1, 10), stranger], vec![10])
     };
-    let (_, got) = claim_within(
-        &mut client,
-        queue.dispatcher,
-        request(Some(ours[0])),
-        DEADLINES,
-    )
-    .await
-    .unwrap();
+    let short = Some((ours[0], Duration::from_millis(50)));
+    let (_, got) = claim_within(&mut client, queue.dispatcher, request(short), DEADLINES)
+        .await
+        .unwrap();
     assert_eq!(
         (got.claims.len(), &got.lost[..]),
         (0, &ours[..]),
@@ -187,15 +183,21 @@ async fn a_quota_in_other_hands_is_left_alone_and_stops_no_stranger() {
         1,
         "the lane in other hands was not asked"
     );
-    transaction.commit().await.unwrap();
-    let (_, got) = claim_within(
-        &mut client,
-        queue.dispatcher,
-        request(Some(ours[0])),
-        DEADLINES,
-    )
-    .await
-    .unwrap();
+    // Who waits has it as soon as it is let go.
+    let long = Some((ours[0], Duration::from_mins(1)));
+    let waits = claim_within(&mut client, queue.dispatcher, request(long), DEADLINES);
+    let lets_go = async {
+        let waiting = "select from pg_locks join pg_database on pg_database.oid = pg_locks.database
+            where datname = current_database() and locktype = 'advisory' and not granted";
+        eventually(Duration::from_secs(10), async || {
+            let rows = transaction.query(waiting, &[]).await.unwrap();
+            (!rows.is_empty()).then_some(())
+        })
+        .await;
+        transaction.commit().await.unwrap();
+    };
+    let (got, ()) = tokio::join!(waits, lets_go);
+    let (_, got) = got.unwrap();
     assert_eq!(got.claims.len(), 5);
 }
 

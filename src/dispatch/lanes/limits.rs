@@ -23,6 +23,12 @@ const THROTTLED: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_millis(2);
 /// After so many losses in a row it is waited for.
 const PATIENCE: u32 = 3;
+/// The longest wait then. A claim holds one for milliseconds; whoever holds it longer is stuck, and must not stop the sweeps
+/// of other tenants.
+const LONG_WAIT: Duration = Duration::from_millis(100);
+/// The longest wait for one of which a task has ended here: its slot is free with it, and goes to others at a look without
+/// it, perhaps for as long as a task lasts. Some claims of other replicas fit in, and other tenants here hardly notice.
+const SHORT_WAIT: Duration = Duration::from_millis(25);
 /// No claim's clock is further behind its commit: the longest statement.
 const LATE: chrono::TimeDelta = chrono::TimeDelta::seconds(20);
 /// Quotas that are remembered; beyond them, those that do not rest are forgotten.
@@ -102,7 +108,9 @@ impl Limits {
         }
         for of in [Limited::Namespace(namespace), Limited::Route(route)] {
             if let Some(memory) = self.known.get_mut(&of) {
-                memory.rest.take_if(|(why, _)| *why == Why::UsedUp);
+                memory
+                    .rest
+                    .take_if(|(why, _)| *why == Why::UsedUp || (here && *why == Why::Lost));
             }
         }
     }
@@ -155,12 +163,24 @@ impl Limits {
         }
     }
 
-    /// The one that was lost most often in a row, if that is too often.
-    pub(super) fn awaited(&self, asked: &[Ask]) -> Option<Limited> {
-        let losses = |of| self.known.get(&of).map_or(0, |memory| memory.losses);
-        let most = asked.iter().map(|ask| (losses(ask.of), ask.of)).max();
-        most.filter(|(losses, _)| *losses >= PATIENCE)
-            .map(|(_, of)| of)
+    /// The one to wait for, and how long at most: one of which a task has ended here, or else one that was lost too often in
+    /// a row.
+    pub(super) fn awaited(&self, asked: &[Ask]) -> Option<(Limited, Duration)> {
+        let waits = asked.iter().filter_map(|ask| {
+            let losses = self.known.get(&ask.of).map_or(0, |memory| memory.losses);
+            let (freed, lost) = (self.is_freed_here(ask.of), losses >= PATIENCE);
+            let longest = if lost { LONG_WAIT } else { SHORT_WAIT };
+            (freed || lost).then_some((freed, losses, ask.of, longest))
+        });
+        let (.., of, longest) = waits.max()?;
+        Some((of, longest))
+    }
+
+    /// Whether a task under it has ended here, and no look has told what that leaves.
+    fn is_freed_here(&self, of: Limited) -> bool {
+        self.freed_here.iter().any(|(route, namespace)| {
+            of == Limited::Namespace(*namespace) || of == Limited::Route(*route)
+        })
     }
 
     /// Somebody else had it.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::super::Lanes;
 use super::super::tests::{at, claimed, due, group, lane, route};
-use super::{KEPT, Left, Limits};
+use super::{KEPT, LONG_WAIT, Left, Limits, SHORT_WAIT};
 use crate::domain::ageing::Ageing;
 use crate::domain::id::RouteId;
 use crate::domain::placement::Nodes;
@@ -183,7 +183,40 @@ fn a_quota_that_others_keep_taking_is_waited_for() {
         now = lanes.next_rested(now).unwrap();
     }
     let request = ask_of(&mut lanes, &tenants, 8, now);
-    assert_eq!(request.awaited, Some(Limited::Namespace(1)));
+    assert_eq!(request.awaited, Some((Limited::Namespace(1), LONG_WAIT)));
+}
+
+#[test]
+fn a_quota_of_which_a_task_has_ended_here_is_waited_for_until_a_look_has_used_it() {
+    let (mut lanes, mut now) = (Lanes::default(), Instant::now());
+    let tenants = [tenant(1, 1, Some(2)), tenant(2, 1, Some(2))];
+    lanes.note_due(&all_due(&tenants), now);
+    let lost = Claimed {
+        lost: vec![Limited::Namespace(1)],
+        ..Claimed::default()
+    };
+    let request = ask_of(&mut lanes, &tenants, 8, now);
+    lanes.learn(&request, &lost, now);
+    // The rest after a loss is over with that, and a wait that was in vain begins one.
+    for _ in 0..2 {
+        lanes.freed(1, 1, true);
+        let request = ask_of(&mut lanes, &tenants, 8, now);
+        assert_eq!(request.awaited, Some((Limited::Namespace(1), SHORT_WAIT)));
+        lanes.learn(&request, &lost, now);
+        assert!(lanes.left_over(now).is_empty());
+        let meanwhile = ask_of(&mut lanes, &tenants, 8, now);
+        assert_eq!(meanwhile.awaited, None);
+        assert!(meanwhile.lanes.iter().all(|lane| lane.namespace == 2));
+    }
+    now = lanes.next_rested(now).unwrap();
+    let request = ask_of(&mut lanes, &tenants, 8, now);
+    assert_eq!(request.awaited, Some((Limited::Namespace(1), LONG_WAIT)));
+    let mut got = take_all(&request);
+    got.usages = vec![usage_of(1, 2, 0)];
+    lanes.learn(&request, &got, now);
+    assert!(lanes.left_over(now).is_empty());
+    lanes.freed(1, 1, false);
+    assert_eq!(ask_of(&mut lanes, &tenants, 8, now).awaited, None);
 }
 
 #[test]
