@@ -339,7 +339,7 @@ async fn serve_grpc(
         .initial_stream_window_size(HTTP2_WINDOW)
         .initial_connection_window_size(HTTP2_WINDOW)
         // For callers that are gone. Workers have pings of their own, and each look at an idle connection has its price.
-        .http2_keepalive_interval(Some(silence_window * 2))
+        .http2_keepalive_interval(Some(silence_window))
         .http2_keepalive_timeout(Some(silence_window / 2))
         .add_service(GrpcDoor::new(entry).service())
         .add_service(api::grpc::server(state))

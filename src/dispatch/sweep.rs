@@ -202,7 +202,8 @@ impl Sweeper {
         direct::serve(&hub);
         hub.direct.turns().look_begins();
         let found = self.claim().await;
-        hub.wakes.pass_on(self.lanes.left_over(Instant::now()));
+        // What rested when the look began was not looked at.
+        hub.wakes.pass_on(self.lanes.left_over(self.looked));
         let waiting = match &found {
             Ok(Found::Work(claimed)) => Waiting::Claimed(*claimed),
             Ok(Found::NoDemand | Found::Short) if self.may_have_work() => Waiting::Unseen,

@@ -113,20 +113,13 @@ pub async fn claim_within(
         let claimed = claim(client, dispatcher, &request, deadlines).await?;
         return Ok((request, claimed));
     }
-    let transaction = client.transaction().await?;
+    let mut transaction = client.transaction().await?;
     if let Some((awaited, longest)) = request.awaited {
         match quotas::wait(&transaction, awaited, longest).await {
+            // What is not under it is claimed all the same.
             Err(Error::Conflict(_)) => {
                 transaction.rollback().await?;
-                request.lanes.clear();
-                let lost = request.quotas.iter().map(|ask| ask.of).collect();
-                return Ok((
-                    request,
-                    Claimed {
-                        lost,
-                        ..Claimed::default()
-                    },
-                ));
+                transaction = client.transaction().await?;
             }
             waited => waited?,
         }
@@ -143,17 +136,7 @@ pub async fn claim_within(
         quotas::count(&transaction, &asks).await?
     };
     let counted = Some(Instant::now());
-    let wanting: Vec<Wanting> = request.lanes.iter().map(LaneRequest::wanting).collect();
-    for (lane, fitted) in request
-        .lanes
-        .iter_mut()
-        .zip(quota::fit(&wanting, &usages, &lost))
-    {
-        lane.limit = fitted.limit;
-        (lane.namespace_quota, lane.route_quota) = (fitted.namespace_quota, fitted.route_quota);
-        (lane.namespace_rated, lane.route_rated) = (fitted.namespace_rated, fitted.route_rated);
-    }
-    request.lanes.retain(|lane| lane.limit > 0);
+    fit(&mut request, &usages, &lost);
     let claimed = if request.lanes.is_empty() {
         Claimed::default()
     } else {
@@ -170,6 +153,21 @@ pub async fn claim_within(
             ..claimed
         },
     ))
+}
+
+/// Cuts the limits of lanes to what their quotas and rates leave, and drops lanes that may give nothing.
+fn fit(request: &mut ClaimRequest, usages: &[Usage], lost: &[Limited]) {
+    let wanting: Vec<Wanting> = request.lanes.iter().map(LaneRequest::wanting).collect();
+    for (lane, fitted) in request
+        .lanes
+        .iter_mut()
+        .zip(quota::fit(&wanting, usages, lost))
+    {
+        lane.limit = fitted.limit;
+        (lane.namespace_quota, lane.route_quota) = (fitted.namespace_quota, fitted.route_quota);
+        (lane.namespace_rated, lane.route_rated) = (fitted.namespace_rated, fitted.route_rated);
+    }
+    request.lanes.retain(|lane| lane.limit > 0);
 }
 
 /// How many of these claims each rate has to pay for; rates that pay nothing are left out.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use deadpool_postgres::GenericClient;
 
+use super::settings::LOCK_TIMEOUT;
 use super::{Error, rates};
 use crate::domain::id::{DispatcherId, RouteId};
 use crate::domain::quota::{Limited, Usage};
@@ -74,9 +75,10 @@ pub async fn wait(
 ) -> Result<(), Error> {
     let (kind, number) = key(of);
     let statement = client.prepare_cached(AWAIT).await?;
-    let longest = format!("{}ms", longest.as_millis());
+    let span = |wait: Duration| format!("{}ms", wait.as_millis());
+    let (longest, after) = (span(longest), span(LOCK_TIMEOUT));
     client
-        .query_one(&statement, &[&kind, &number, &longest])
+        .query_one(&statement, &[&kind, &number, &longest, &after])
         .await?;
     Ok(())
 }

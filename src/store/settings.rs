@@ -12,7 +12,7 @@ use super::tls::Trust;
 
 /// A lock that is not granted by then belongs to a transaction that somebody left open: the statement
 /// fails as a conflict, and its caller goes on with other work.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// No transaction of ours waits for anything but the database.
 const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(5);

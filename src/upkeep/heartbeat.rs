@@ -40,6 +40,8 @@ pub async fn run(hub: Arc<Hub>, beat: Duration, health: Health) -> bool {
             Err(error) => {
                 judge.blinded();
                 hub.fitness.missed();
+                // Another server may be behind the address by now, without the last commits.
+                said = None;
                 set_health(&health, false, Some(&error));
                 retry
             }

@@ -27,7 +27,7 @@ const PATIENCE: u32 = 3;
 /// of other tenants.
 const LONG_WAIT: Duration = Duration::from_millis(100);
 /// The longest wait for one of which a task has ended here: its slot is free with it, and goes to others at a look without
-/// it, perhaps for as long as a task lasts. Some claims of other replicas fit in, and other tenants here hardly notice.
+/// it, perhaps for as long as a task lasts. Some claims of other replicas fit in; other tenants here wait as long.
 const SHORT_WAIT: Duration = Duration::from_millis(25);
 /// No claim's clock is further behind its commit: the longest statement.
 const LATE: chrono::TimeDelta = chrono::TimeDelta::seconds(20);
@@ -108,9 +108,13 @@ impl Limits {
         }
         for of in [Limited::Namespace(namespace), Limited::Route(route)] {
             if let Some(memory) = self.known.get_mut(&of) {
-                memory
-                    .rest
-                    .take_if(|(why, _)| *why == Why::UsedUp || (here && *why == Why::Lost));
+                // Where trying and waiting has been in vain too often it rests all the same.
+                let is_waited_for = here && memory.losses < PATIENCE;
+                memory.rest.take_if(|(why, _)| match why {
+                    Why::UsedUp => true,
+                    Why::Lost => is_waited_for,
+                    Why::Throttled => false,
+                });
             }
         }
     }
