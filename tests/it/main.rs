@@ -54,6 +54,7 @@ mod owners;
 mod pages;
 mod pauses;
 mod placement;
+mod plain_enqueue;
 mod plans;
 mod producers;
 mod producers_meet;
