@@ -38,7 +38,7 @@ pub mod workers;
 pub mod workflows;
 
 pub use error::{CLASSES, Error, Fault, Refusal};
-pub use pool::{Client, Listener, Pool, Usage, Work};
+pub use pool::{Client, ENDS, Errand, Listener, Pool, Usage, Work};
 pub use settings::Settings;
 
 /// A duration as the statements take it.

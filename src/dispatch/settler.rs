@@ -26,15 +26,16 @@ use super::wakes::Wakes;
 use crate::domain::id::{DispatcherId, RouteId, Token};
 use crate::domain::settlement::Settlement;
 use crate::fleet::{Reply, Slot};
-use crate::store::Pool;
+use crate::store::{self, Pool};
 use crate::telemetry::Telemetry;
 use crate::telemetry::trace::DeliverySpan;
 use slow::SlowLane;
 use writer::Writer;
 pub use writer::said;
 
-/// Batches that are written at the same time: while one waits for its commit another one is worked on.
-const WRITERS: usize = 2;
+/// Batches that are written at the same time: while one waits for its commit another one is worked on. Each has a
+/// connection.
+const WRITERS: usize = store::ENDS;
 
 /// How settling is done.
 #[derive(Clone, Copy, Debug)]

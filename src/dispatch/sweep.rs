@@ -1,16 +1,17 @@
 //! The sweep: claims what free slots can take, and has it delivered.
 //!
-//! A sweep never claims what it cannot place: without a free slot it sends no statement. It learns which lanes
+//! A sweep never claims what it cannot place: without a free slot it looks, and claims nothing. It learns which lanes
 //! have work from wakes and, at least once a poll interval, from a scan over the claim index.
 
 mod pace;
+mod scan;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use self::pace::{BUSY_POLL, pace};
+use self::pace::BUSY_POLL;
 use super::counts;
 use super::deliver;
 use super::direct::{self, Waiting};
@@ -20,8 +21,7 @@ use super::lanes::Lanes;
 use super::settler;
 use crate::domain::ageing::Ageing;
 use crate::domain::id::{RouteId, TaskId};
-use crate::store::routes::{self, DueLane};
-use crate::store::{self, claim, dispatchers};
+use crate::store::{self, Errand, claim, dispatchers};
 
 /// Sweeps in a row that found work before the replica says that it no longer sleeps: a flag that flips with every
 /// task would cost two commits a task.
@@ -32,9 +32,6 @@ const HELD_BACK: Duration = Duration::from_secs(2);
 /// Waits after the database failed.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// Lanes that one look takes in: some five milliseconds.
-const SCAN_LANES: i32 = 1000;
-
 /// What one look came to.
 enum Found {
     /// So many tasks were claimed: there may be more.
@@ -43,7 +40,7 @@ enum Found {
     Short,
     /// Nothing is due that somebody here could take.
     Nothing,
-    /// No slot is free, or no work may be started: no look was taken.
+    /// No slot is free, or no work may be started: nothing was asked for.
     NoDemand,
 }
 
@@ -58,6 +55,10 @@ struct Sweeper {
     due_seen: bool,
     /// Where such a look goes on: there are more lanes than one statement looks for.
     scan_after: Option<(RouteId, i16)>,
+    /// When that was looked at last.
+    scanned: Instant,
+    /// When something was last claimed, or that was rehearsed.
+    claimed: Instant,
     /// Some lane had news since the last look at the index.
     news: bool,
     /// What the database was told: that this replica sleeps, and that a quota holds it back.
@@ -81,6 +82,8 @@ pub async fn run(hub: Arc<Hub>) {
         scan_from: Instant::now(),
         due_seen: false,
         scan_after: None,
+        scanned: Instant::now(),
+        claimed: Instant::now(),
         news: false,
         told: (false, false),
         held_until: Instant::now(),
@@ -126,6 +129,7 @@ impl Sweeper {
                 return Ok(());
             }
             Found::NoDemand => {
+                self.look_ahead().await?;
                 // Only a freed slot, a worker or a heartbeat can change that; each of them wakes.
                 let later = Instant::now() + self.hub.settings.poll;
                 self.wait(later).await;
@@ -151,6 +155,7 @@ impl Sweeper {
                 }
             }
         }
+        self.rehearse().await?;
         let until = self.poll_at;
         self.wait(until).await;
         Ok(())
@@ -255,7 +260,7 @@ impl Sweeper {
         let asked_at = Instant::now();
         let (asked, claimed, bodies) = hub
             .pool
-            .run(DATABASE_DEADLINE, move |client| {
+            .run_for(Errand::Claim, DATABASE_DEADLINE, move |client| {
                 Box::pin(async move {
                     let (asked, claimed) =
                         claim::claim_within(client, dispatcher, request, deadlines).await?;
@@ -273,6 +278,7 @@ impl Sweeper {
             .await
             .inspect_err(|_| hub.give_up(sweep))?;
         counts::claimed(&hub, &claimed.claims, asked_at.elapsed());
+        self.claimed = asked_at;
         let learned = self.lanes.learn(&asked, &claimed, Instant::now());
         counts::learned(&hub, &learned);
         if claimed.claims.is_empty() {
@@ -295,53 +301,6 @@ impl Sweeper {
         Ok(Found::Work(count))
     }
 
-    /// Looks at the claim index, and sets the time of the next such look: a poll interval from now, or when the next row
-    /// is due, but never so soon that the looks themselves become the load. Of very many lanes it looks at a part, and
-    /// goes on with the next part as soon as that is allowed.
-    async fn scan(&mut self) -> Result<(), store::Error> {
-        let started = Instant::now();
-        let after = self.scan_after;
-        let page = self
-            .hub
-            .pool
-            .run(DATABASE_DEADLINE, move |client| {
-                Box::pin(async move { routes::find_due_from(client, after, SCAN_LANES).await })
-            })
-            .await?;
-        self.hub.telemetry.claims.scanned();
-        let now = Instant::now();
-        let last = page.lanes.last();
-        self.scan_after = last
-            .filter(|_| page.more)
-            .map(|lane| (lane.route, lane.priority));
-        let open = |lane: &DueLane| lane.is_open() && !self.rests(lane.route, now);
-        self.due_seen = page.lanes.iter().any(open);
-        let next = self.lanes.note_due(&page, now);
-        let next = if page.more {
-            Some(Duration::ZERO)
-        } else {
-            next
-        };
-        let is_busy = self.busy >= BUSY_SWEEPS;
-        let (pause, next) = pace(now - started, next, is_busy, self.jittered_poll());
-        self.scan_from = now + pause;
-        self.poll_at = now + next;
-        Ok(())
-    }
-
-    /// Whether a quota or rate above this route rests: its rows are no reason to look.
-    fn rests(&self, route: RouteId, now: Instant) -> bool {
-        let route = self.hub.routes.one(route);
-        route.is_some_and(|route| self.lanes.rests(&route, now))
-    }
-
-    fn jittered_poll(&self) -> Duration {
-        self.hub
-            .settings
-            .poll
-            .mul_f64(0.75 + 0.25 * fastrand::f64())
-    }
-
     /// Tells the database whether this replica sleeps and whether a quota holds it back, where that is news. True: it was
     /// told.
     async fn tell(&mut self, sleeping: bool) -> Result<bool, store::Error> {
@@ -352,7 +311,7 @@ impl Sweeper {
         let dispatcher = self.hub.dispatcher;
         self.hub
             .pool
-            .run(DATABASE_DEADLINE, move |client| {
+            .run_for(Errand::Claim, DATABASE_DEADLINE, move |client| {
                 Box::pin(async move {
                     dispatchers::set_sleeping(client, dispatcher, sleeping, held_back).await
                 })

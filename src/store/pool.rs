@@ -38,11 +38,28 @@ type Made = Box<dyn Any + Send>;
 /// Work of any kind.
 type Job = Box<dyn for<'c> FnOnce(&'c mut Client) -> Work<'c, Made> + Send>;
 
+/// Who does the work. A server process plans a statement when it first meets it, some milliseconds in which a task
+/// would wait; what a task's path takes has connections that nobody else uses, with its plans at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errand {
+    /// Claims, by the one loop that makes them.
+    Claim,
+    /// Ends of tasks.
+    End,
+    /// Everything else.
+    Other,
+}
+
+/// Connections for ends, as many as there are loops that write them, so that none waits.
+pub const ENDS: usize = 2;
+
 /// The connections of this process to the database. Clones share them.
 #[derive(Clone)]
 pub struct Pool {
-    connections: deadpool_postgres::Pool,
-    listening: Config,
+    claims: deadpool_postgres::Pool,
+    ends: deadpool_postgres::Pool,
+    others: deadpool_postgres::Pool,
+    listening: Arc<Config>,
     tls: MakeRustlsConnect,
     acquire_timeout: Duration,
     connect_deadline: Duration,
@@ -51,7 +68,7 @@ pub struct Pool {
     faults: Arc<[AtomicU64; CLASSES.len()]>,
 }
 
-/// How the connections are used at this moment.
+/// How the connections that all work but claims and ends shares are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Connections at most.
@@ -74,37 +91,39 @@ impl Pool {
         let (listening, _) = settings.connection("fencepost listen")?;
         let tls = tls::connector(trust, settings.tls_root.as_deref())?;
         let connect_deadline = settings.connect_deadline(&config);
-        let manager = Manager::from_config(
-            config,
-            tls.clone(),
-            ManagerConfig {
-                recycling_method: RecyclingMethod::Fast,
-            },
-        );
-        let connections = deadpool_postgres::Pool::builder(manager)
-            .max_size(settings.pool_size)
-            // The connection that was used last: its server process has the plans and the catalogue at hand.
-            .queue_mode(QueueMode::Lifo)
-            .wait_timeout(Some(settings.acquire_timeout))
-            .create_timeout(Some(connect_deadline))
-            .recycle_timeout(Some(settings.acquire_timeout))
-            .runtime(Runtime::Tokio1)
-            .post_recycle(Hook::async_fn(|client, metrics| {
-                Box::pin(async move {
-                    if metrics.last_used() > FRESH {
-                        client
-                            .check_connection()
-                            .await
-                            .map_err(HookError::Backend)?;
-                    }
-                    Ok(())
-                })
-            }))
-            .build()
-            .map_err(|error| Error::Settings(error.to_string()))?;
+        let connections = |size| {
+            let manager = Manager::from_config(
+                config.clone(),
+                tls.clone(),
+                ManagerConfig {
+                    recycling_method: RecyclingMethod::Fast,
+                },
+            );
+            deadpool_postgres::Pool::builder(manager)
+                .max_size(size)
+                // The connection that was used last: its server process has the plans and the catalogue at hand.
+                .queue_mode(QueueMode::Lifo)
+                .wait_timeout(Some(settings.acquire_timeout))
+                .create_timeout(Some(connect_deadline))
+                .recycle_timeout(Some(settings.acquire_timeout))
+                .runtime(Runtime::Tokio1)
+                .post_recycle(Hook::async_fn(|client, metrics| {
+                    Box::pin(async move {
+                        if metrics.last_used() > FRESH {
+                            let checked = client.check_connection().await;
+                            checked.map_err(HookError::Backend)?;
+                        }
+                        Ok(())
+                    })
+                }))
+                .build()
+                .map_err(|error| Error::Settings(error.to_string()))
+        };
         Ok(Self {
-            connections,
-            listening,
+            claims: connections(1)?,
+            ends: connections(ENDS)?,
+            others: connections(settings.pool_size)?,
+            listening: Arc::new(listening),
             tls,
             acquire_timeout: settings.acquire_timeout,
             connect_deadline,
@@ -119,7 +138,16 @@ impl Pool {
     /// # Errors
     /// [`Error::Unavailable`] when there is none in time.
     pub async fn get(&self) -> Result<Client, Error> {
-        match timeout(self.acquire_timeout, self.connections.get()).await {
+        self.get_for(Errand::Other).await
+    }
+
+    async fn get_for(&self, errand: Errand) -> Result<Client, Error> {
+        let connections = match errand {
+            Errand::Claim => &self.claims,
+            Errand::End => &self.ends,
+            Errand::Other => &self.others,
+        };
+        match timeout(self.acquire_timeout, connections.get()).await {
             Ok(got) => Ok(got?),
             Err(_) => Err(late("no connection", self.acquire_timeout)),
         }
@@ -141,22 +169,39 @@ impl Pool {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut Client) -> Work<'c, T> + Send + 'static,
     {
+        self.run_for(Errand::Other, deadline, work).await
+    }
+
+    /// Does `work` as [`Pool::run`] does, on a connection for this errand.
+    ///
+    /// # Errors
+    /// Those of [`Pool::run`].
+    pub async fn run_for<T, F>(
+        &self,
+        errand: Errand,
+        deadline: Duration,
+        work: F,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Client) -> Work<'c, T> + Send + 'static,
+    {
         let job: Job = Box::new(move |client| {
             let worked = work(client);
             Box::pin(async move { Ok(Box::new(worked.await?) as Made) })
         });
-        let made = self.do_job(deadline, job).await?;
+        let made = self.do_job(errand, deadline, job).await?;
         let made = made.downcast().map(|made| *made);
         made.map_err(|_| Error::internal("database work ended with another one's answer"))
     }
 
     /// Of one kind for all kinds of work, so that it is compiled once: there are a hundred.
-    async fn do_job(&self, deadline: Duration, job: Job) -> Result<Made, Error> {
+    async fn do_job(&self, errand: Errand, deadline: Duration, job: Job) -> Result<Made, Error> {
         let end = Instant::now() + deadline;
         let pool = self.clone();
         let (done, answer) = oneshot::channel();
         self.tasks.spawn(async move {
-            let worked = match pool.get_by(end, deadline).await {
+            let worked = match pool.get_by(errand, end, deadline).await {
                 Ok(mut client) => {
                     let worked = timeout_at(end, job(&mut client)).await;
                     let worked = worked.unwrap_or_else(|_| Err(late("no answer", deadline)));
@@ -178,8 +223,13 @@ impl Pool {
             .unwrap_or_else(|_| Err(Error::internal("database work ended without an answer")))
     }
 
-    async fn get_by(&self, end: Instant, deadline: Duration) -> Result<Client, Error> {
-        timeout_at(end, self.get())
+    async fn get_by(
+        &self,
+        errand: Errand,
+        end: Instant,
+        deadline: Duration,
+    ) -> Result<Client, Error> {
+        timeout_at(end, self.get_for(errand))
             .await
             .unwrap_or_else(|_| Err(late("no connection", deadline)))
     }
@@ -201,10 +251,10 @@ impl Pool {
         }
     }
 
-    /// How the connections are used at this moment.
+    /// How the connections for [`Errand::Other`] are used at this moment. For the other errands nobody waits.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let status = self.connections.status();
+        let status = self.others.status();
         Usage {
             size: status.max_size,
             open: status.size,
@@ -231,7 +281,9 @@ impl Pool {
     pub async fn close(&self) {
         self.tasks.close();
         self.tasks.wait().await;
-        self.connections.close();
+        for connections in [&self.claims, &self.ends, &self.others] {
+            connections.close();
+        }
     }
 }
 

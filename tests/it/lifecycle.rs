@@ -605,6 +605,15 @@ async fn nothing_is_claimed_that_no_slot_is_free_for() {
     let ids = enqueue_many(&stage.db, 5).await;
     let (first, _second) = (worker.accept_next().await, worker.accept_next().await);
     worker.gets_nothing_for(Duration::from_millis(300)).await;
+    // It looks ahead meanwhile.
+    let operator = crate::support::Operator::of(&stage.replica);
+    let looks = async || {
+        let (page, _) = operator.scrape().await;
+        page.sum("fencepost_claim_index_scans_total", &[])
+    };
+    let before = looks().await;
+    let more = async || (looks().await >= before + 3.0).then_some(());
+    eventually(Duration::from_secs(20), more).await;
     let fences = "select sum(fence) from fencepost.live";
     assert_eq!(crate::support::tasks::count(&stage.db, fences).await, 2);
     worker.succeed(&first, "1").await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::store::{Error, Pool, Settings, migrate};
+use fencepost::store::{Errand, Error, Pool, Settings, migrate};
 
 use crate::support::{TestDb, eventually};
 
@@ -155,6 +155,42 @@ async fn late_work_costs_its_connection_and_nobody_elses() {
         .await;
     assert!(matches!(late, Err(Error::Unavailable(_))), "{late:?}");
     assert_ne!(backend().await, first);
+}
+
+#[tokio::test]
+async fn claims_and_ends_have_connections_of_their_own() {
+    let db = TestDb::new().await;
+    let pool = Pool::new(&Settings {
+        pool_size: 1,
+        ..db.settings()
+    })
+    .unwrap();
+    let backend = async |errand| -> i32 {
+        pool.run_for(errand, DEADLINE, |client| {
+            Box::pin(async {
+                let row = client.query_one("select pg_backend_pid()", &[]).await?;
+                Ok(row.get(0))
+            })
+        })
+        .await
+        .unwrap()
+    };
+    let all_others_are_taken = pool.get().await.unwrap();
+    let (claims, ends) = (backend(Errand::Claim).await, backend(Errand::End).await);
+    assert_ne!(claims, ends);
+    drop(all_others_are_taken);
+    let other = backend(Errand::Other).await;
+    assert!(other != claims && other != ends);
+    let again = (backend(Errand::Claim).await, backend(Errand::End).await);
+    assert_eq!(again, (claims, ends), "with what they have planned");
+    pool.close().await;
+    for errand in [Errand::Claim, Errand::End, Errand::Other] {
+        let late = pool.run_for(errand, DEADLINE, |client| {
+            Box::pin(async { Ok(client.check_connection().await?) })
+        });
+        let late = late.await;
+        assert!(late.is_err(), "{errand:?} after the end");
+    }
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ pub(super) struct FullPool {
     full_statements_per_s: f64,
     /// The highest attempt of a task that waited.
     pub(super) waiting_attempts: i32,
-    /// From the end of a handler to the start of the next one at that slot.
+    /// From the end of a handler to the start of the next one at that slot, the first after the whole span.
     freed_slot_ms: Percentiles,
 }
 
@@ -80,7 +80,9 @@ pub(super) async fn measure(
     let ended = waiting.states().await?;
     let attempts = ended.iter().chain(&still).map(|state| state.attempt);
     let waiting_attempts = attempts.max().context("nothing waited")?;
-    let mut runs = waiting.answers().await?;
+    // The holder whose end frees the slot, then what runs in there.
+    let mut runs = holders.answers().await?;
+    runs.extend(waiting.answers().await?);
     runs.sort_by_key(|run| run.started_us);
     let freed = runs
         .iter()

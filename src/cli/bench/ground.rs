@@ -18,7 +18,7 @@ pub(super) const DATABASE_DEADLINE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Connections of one replica to the database, its listener and what comes and goes besides.
-const PER_REPLICA: u16 = 20;
+const PER_REPLICA: u16 = 24;
 
 /// The private server: memory for the working set, and no checkpoint within a run.
 const SERVER: [(&str, &str); 3] = [

@@ -17,7 +17,7 @@ use crate::fleet::{Reply, SessionId};
 use crate::proto::worker::dispatcher_frame::Frame;
 use crate::proto::worker::{ResultAck, ResultAcks, Verdict as Answer};
 use crate::store::settle::{self, Completed, Completion, Goes, Missed, Return, Returned, Verdict};
-use crate::store::{Error, dispatchers};
+use crate::store::{Errand, Error, dispatchers};
 
 /// First wait after the database failed; doubles up to the last.
 const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -74,7 +74,7 @@ impl Writer {
             let written = self
                 .slow
                 .pool
-                .run(DATABASE_DEADLINE, move |client| {
+                .run_for(Errand::End, DATABASE_DEADLINE, move |client| {
                     Box::pin(async move { write_once(client, &reports, max_losses).await })
                 })
                 .await;
