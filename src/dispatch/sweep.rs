@@ -55,9 +55,9 @@ struct Sweeper {
     due_seen: bool,
     /// Where such a look goes on: there are more lanes than one statement looks for.
     scan_after: Option<(RouteId, i16)>,
-    /// When that was looked at last.
+    /// When the claim index was looked at last.
     scanned: Instant,
-    /// When something was last claimed, or that was rehearsed.
+    /// When a claim was last made or rehearsed.
     claimed: Instant,
     /// Some lane had news since the last look at the index.
     news: bool,
@@ -129,7 +129,7 @@ impl Sweeper {
                 return Ok(());
             }
             Found::NoDemand => {
-                self.look_ahead().await?;
+                self.look_ahead().await;
                 // Only a freed slot, a worker or a heartbeat can change that; each of them wakes.
                 let later = Instant::now() + self.hub.settings.poll;
                 self.wait(later).await;
@@ -155,7 +155,7 @@ impl Sweeper {
                 }
             }
         }
-        self.rehearse().await?;
+        self.rehearse().await;
         let until = self.poll_at;
         self.wait(until).await;
         Ok(())

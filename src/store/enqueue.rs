@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::{Client, Error, Pool, Work};
@@ -57,6 +58,35 @@ pub struct NewTask {
     pub labels: Option<Bytes>,
     /// A JSON object with further settings.
     pub options: Option<Bytes>,
+}
+
+impl NewTask {
+    /// It has nothing but its address, a payload and perhaps a priority.
+    const fn is_plain(&self) -> bool {
+        matches!(
+            self,
+            Self {
+                namespace: _,
+                task_queue: _,
+                task_type: _,
+                payload: _,
+                content_type: _,
+                priority: _,
+                dispatch_key: None,
+                delay_ms: None,
+                run_at: None,
+                node: None,
+                max_attempts: None,
+                run_timeout_ms: None,
+                heartbeat_timeout_ms: None,
+                schedule_to_start_ms: None,
+                settle: None,
+                concurrency_key: None,
+                labels: None,
+                options: None,
+            }
+        )
+    }
 }
 
 /// Payload and labels belong to the application and stay out of logs.
@@ -207,26 +237,51 @@ async fn enqueue_tasks(
     tasks: &[NewTask],
     sent: &AtomicBool,
 ) -> Result<Vec<Enqueued>, Error> {
-    let statement = client
-        .prepare_cached(include_str!("../../sql/enqueue_tasks.sql"))
-        .await?;
-    let columns = Columns::of(tasks);
-    let values = columns.values();
-    sent.store(true, Ordering::Release);
-    let rows = client.query(&statement, &values).await?;
-    rows.iter()
-        .map(|row| {
-            Ok(Enqueued {
-                task_id: row.try_get("task_id")?,
-                created: row.try_get("created")?,
-                answer: match row.try_get("answer")? {
-                    "replaced" => Answer::Replaced,
-                    "existing" => Answer::Existing,
-                    _ => Answer::Created,
-                },
-            })
-        })
-        .collect()
+    let rows = if let [task] = tasks
+        && task.is_plain()
+    {
+        let statement = client
+            .prepare_cached(include_str!("../../sql/enqueue_task.sql"))
+            .await?;
+        let [queue, task_type, content_type, namespace] = [
+            &task.task_queue,
+            &task.task_type,
+            &task.content_type,
+            &task.namespace,
+        ]
+        .map(|text| text.as_deref().map(refusable));
+        let payload = task.payload.as_deref();
+        sent.store(true, Ordering::Release);
+        let values: [&(dyn ToSql + Sync); 6] = [
+            &queue,
+            &task_type,
+            &payload,
+            &content_type,
+            &namespace,
+            &task.priority,
+        ];
+        client.query(&statement, &values).await?
+    } else {
+        let statement = client
+            .prepare_cached(include_str!("../../sql/enqueue_tasks.sql"))
+            .await?;
+        let columns = Columns::of(tasks);
+        sent.store(true, Ordering::Release);
+        client.query(&statement, &columns.values()).await?
+    };
+    rows.iter().map(read_enqueued).collect()
+}
+
+fn read_enqueued(row: &Row) -> Result<Enqueued, Error> {
+    Ok(Enqueued {
+        task_id: row.try_get("task_id")?,
+        created: row.try_get("created")?,
+        answer: match row.try_get("answer")? {
+            "replaced" => Answer::Replaced,
+            "existing" => Answer::Existing,
+            _ => Answer::Created,
+        },
+    })
 }
 
 /// Tasks as the statements take them: an array for each field, in the order of `enqueue_tasks.sql`.

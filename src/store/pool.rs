@@ -50,7 +50,10 @@ pub enum Errand {
     Other,
 }
 
-/// Connections for ends, as many as there are loops that write them, so that none waits.
+/// Connections for claims: one, and one for a new term's while an old one's last claim may still run.
+const CLAIMS: usize = 2;
+
+/// Connections for ends, as many as there are loops that write them.
 pub const ENDS: usize = 2;
 
 /// The connections of this process to the database. Clones share them.
@@ -120,7 +123,7 @@ impl Pool {
                 .map_err(|error| Error::Settings(error.to_string()))
         };
         Ok(Self {
-            claims: connections(1)?,
+            claims: connections(CLAIMS)?,
             ends: connections(ENDS)?,
             others: connections(settings.pool_size)?,
             listening: Arc::new(listening),
@@ -251,7 +254,7 @@ impl Pool {
         }
     }
 
-    /// How the connections for [`Errand::Other`] are used at this moment. For the other errands nobody waits.
+    /// How the connections for [`Errand::Other`] are used at this moment.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let status = self.others.status();

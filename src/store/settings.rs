@@ -31,7 +31,7 @@ pub struct Settings {
     /// used. `sslmode`: `disable`; `prefer` (default) and `require` encrypt without looking at the
     /// certificate, as libpq does; `verify-full` (and `verify-ca`, treated alike) check it and the name.
     pub url: SecretString,
-    /// Connections that one replica shares for everything but claims (one more), ends (two) and listening (one).
+    /// Connections that one replica shares for everything but claims (two more), ends (two) and listening (one).
     pub pool_size: usize,
     /// How long to wait for a connection of the pool.
     pub acquire_timeout: Duration,

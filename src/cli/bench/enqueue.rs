@@ -8,7 +8,7 @@ use super::Common;
 use super::cost::{Cpu, CpuSeconds};
 use super::figures::{Percentiles, Report, rate};
 use super::ground::Ground;
-use super::producer::BATCH;
+use super::producer::{BATCH, Producer};
 use super::worker::STAMP;
 use crate::worker::ledger::now_us;
 
@@ -20,7 +20,8 @@ pub(super) struct Args {
     /// Tasks to enqueue in calls of 1000
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     tasks: u32,
-    /// Tasks to enqueue one by one, each with its own commit, on one connection
+    /// Tasks to enqueue one by one, each with its own commit, on one connection: with nobody to wake, then beside sleeping
+    /// replicas
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     singles: u32,
     #[command(flatten)]
@@ -40,30 +41,33 @@ struct Settings {
 struct Figures {
     bulk_tasks_per_s: f64,
     bulk_cpu_s: CpuSeconds,
+    /// With nobody to wake.
+    #[serde(flatten)]
+    single: Single,
+    /// Beside replicas that sleep.
+    waking: Single,
+    lost: usize,
+}
+
+#[derive(Serialize)]
+struct Single {
     single_tasks_per_s: f64,
     single_cpu_s: CpuSeconds,
     single_ms: Percentiles,
-    lost: usize,
 }
 
 pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<Report> {
     let mut producer = ground.open().await?;
-    // They sleep, so that every commit looks for sleepers and wakes them, as it does in life.
-    ground.raise_replicas().await?;
     // The route is made before the clock runs.
     producer.commit(QUEUE, STAMP, &[0]).await?;
     ground.say("enqueueing");
     let (start, cpu) = (Instant::now(), Cpu::read(&ground.stage));
     producer.enqueue_many(QUEUE, STAMP, args.tasks).await?;
     let (bulk, bulk_cpu_s) = (start.elapsed(), Cpu::read(&ground.stage).since(cpu));
-    let mut waits = Vec::with_capacity(args.singles as usize);
-    let (start, cpu) = (Instant::now(), Cpu::read(&ground.stage));
-    for _ in 0..args.singles {
-        let sent = now_us();
-        producer.commit(QUEUE, STAMP, &[0]).await?;
-        waits.push(now_us() - sent);
-    }
-    let (single, single_cpu_s) = (start.elapsed(), Cpu::read(&ground.stage).since(cpu));
+    let single = one_by_one(ground, &mut producer, args.singles).await?;
+    ground.say("enqueueing beside sleeping replicas");
+    ground.raise_replicas().await?;
+    let waking = one_by_one(ground, &mut producer, args.singles).await?;
     ground.stage.check()?;
     let lost = producer.count() - producer.states().await?.len();
     let common = &args.common;
@@ -77,10 +81,28 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     let figures = Figures {
         bulk_tasks_per_s: rate(f64::from(args.tasks), bulk),
         bulk_cpu_s,
-        single_tasks_per_s: rate(f64::from(args.singles), single),
-        single_cpu_s,
-        single_ms: Percentiles::of_us(waits)?,
+        single,
+        waking,
         lost,
     };
     Report::new("enqueue", &settings, &figures, lost == 0)
+}
+
+async fn one_by_one(
+    ground: &Ground,
+    producer: &mut Producer,
+    tasks: u32,
+) -> anyhow::Result<Single> {
+    let mut waits = Vec::with_capacity(tasks as usize);
+    let (start, cpu) = (Instant::now(), Cpu::read(&ground.stage));
+    for _ in 0..tasks {
+        let sent = now_us();
+        producer.commit(QUEUE, STAMP, &[0]).await?;
+        waits.push(now_us() - sent);
+    }
+    Ok(Single {
+        single_tasks_per_s: rate(f64::from(tasks), start.elapsed()),
+        single_cpu_s: Cpu::read(&ground.stage).since(cpu),
+        single_ms: Percentiles::of_us(waits)?,
+    })
 }

@@ -1,9 +1,13 @@
 //! Looks at the claim index as a whole.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tokio::time::timeout;
 
 use super::pace::pace;
 use super::{BUSY_SWEEPS, Sweeper};
+use crate::dispatch::fitness::BootTime;
 use crate::dispatch::hub::DATABASE_DEADLINE;
 use crate::domain::id::RouteId;
 use crate::store::claim::ClaimRequest;
@@ -12,44 +16,56 @@ use crate::store::{self, Errand, claim, settle};
 
 /// Lanes that one look takes in: some five milliseconds.
 const SCAN_LANES: i32 = 1000;
-/// After so long without a claim a replica that waits goes through one that takes nothing.
+/// So long after its last claim a replica that is about to wait goes through one that takes nothing.
 const REHEARSE_AFTER: Duration = Duration::from_secs(2);
+/// What it waits for an end of nothing.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Sweeper {
-    /// A scan once a poll interval while every slot is taken, as an idle replica makes it: the slot that is freed finds
-    /// known lanes and warm plans.
-    pub(super) async fn look_ahead(&mut self) -> Result<(), store::Error> {
-        let (hub, now) = (&self.hub, Instant::now());
+    /// A scan once a poll interval while every slot is taken, as an idle replica makes it, so that the slot that is freed
+    /// finds its lanes known. Advice: what fails is left to the next claim.
+    pub(super) async fn look_ahead(&mut self) {
+        let (hub, now) = (Arc::clone(&self.hub), Instant::now());
         let due = now >= self.poll_at.max(self.scanned + hub.settings.poll);
-        if due && !hub.is_draining() && hub.fleet.strength(now).slots > 0 {
-            self.scan().await?;
-            self.rehearse().await?;
+        let may_claim = !hub.is_draining() && hub.fitness.allows(BootTime::now());
+        if !due || !may_claim || hub.fleet.strength(now).slots == 0 {
+            return;
         }
-        Ok(())
+        self.scanned = now;
+        if let Err(error) = self.scan().await {
+            tracing::debug!(%error, "nothing was seen ahead");
+            return;
+        }
+        if let Err(error) = hub.routes.get(&hub.pool, self.lanes.routes()).await {
+            tracing::debug!(%error, "routes were not read ahead");
+        }
+        self.rehearse().await;
     }
 
     /// Claims nothing and ends nothing, where that is long ago. After a pause a server process has lost its plans to newer
-    /// statistics, and the memory that they are in to others; what comes next finds them at hand.
-    pub(super) async fn rehearse(&mut self) -> Result<(), store::Error> {
+    /// statistics, and the memory that they are in to others; what comes next finds them at hand. Advice, too.
+    pub(super) async fn rehearse(&mut self) {
         if self.claimed.elapsed() < REHEARSE_AFTER {
-            return Ok(());
+            return;
         }
-        let pool = &self.hub.pool;
+        self.claimed = Instant::now();
         let (dispatcher, deadlines) = (self.hub.dispatcher, self.hub.settings.deadlines());
-        pool.run_for(Errand::Claim, DATABASE_DEADLINE, move |client| {
+        let pool = &self.hub.pool;
+        let claim = pool.run_for(Errand::Claim, DATABASE_DEADLINE, move |client| {
             Box::pin(async move {
                 let nothing = ClaimRequest::default();
                 claim::claim(client, dispatcher, &nothing, deadlines).await?;
                 claim::read_bodies(client, &[]).await
             })
-        })
-        .await?;
-        pool.run_for(Errand::End, DATABASE_DEADLINE, move |client| {
-            Box::pin(async move { settle::complete(client, &[]).await })
-        })
-        .await?;
-        self.claimed = Instant::now();
-        Ok(())
+        });
+        let end = pool.run_for(Errand::End, DATABASE_DEADLINE, |client| {
+            Box::pin(async { settle::complete(client, &[]).await })
+        });
+        // Writers may have the connections for long: it goes on without us.
+        let end = timeout(PATIENCE, end);
+        if let (Err(error), _) = tokio::join!(claim, end) {
+            tracing::debug!(%error, "a claim was not rehearsed");
+        }
     }
 
     /// Looks at the claim index, and sets the time of the next such look: a poll interval from now, or when the next row
