@@ -57,6 +57,8 @@ struct Sweeper {
     scan_after: Option<(RouteId, i16)>,
     /// When the claim index was looked at last.
     scanned: Instant,
+    /// That was while every slot was taken: the slot that is freed takes what was seen, and looks after that.
+    seen_ahead: bool,
     /// When a claim was last made or rehearsed.
     claimed: Instant,
     /// Some lane had news since the last look at the index.
@@ -83,6 +85,7 @@ pub async fn run(hub: Arc<Hub>) {
         due_seen: false,
         scan_after: None,
         scanned: Instant::now(),
+        seen_ahead: false,
         claimed: Instant::now(),
         news: false,
         told: (false, false),
@@ -233,7 +236,8 @@ impl Sweeper {
         if demand.is_empty() || hub.is_draining() || !hub.fitness.allows(started) {
             return Ok(Found::NoDemand);
         }
-        if Instant::now() >= self.poll_at {
+        let seen_ahead = std::mem::take(&mut self.seen_ahead);
+        if Instant::now() >= self.poll_at && !seen_ahead {
             self.scan().await?;
         }
         let known = hub.routes.get(&hub.pool, self.lanes.routes()).await?;

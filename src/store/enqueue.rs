@@ -314,7 +314,7 @@ impl<'t> Columns<'t> {
 
     pub(super) fn of(tasks: &'t [NewTask]) -> Self {
         Self {
-            // Required fields are sent even where no task has one: their arrays say how many tasks there are.
+            // Required fields are sent even where no task has one, so that they are refused as empty.
             queues: texts(tasks, |task| {
                 Some(task.task_queue.as_deref().unwrap_or_default())
             }),
@@ -373,7 +373,15 @@ fn column<'t, T>(
     values.iter().any(Option::is_some).then_some(values)
 }
 
+/// One value where all tasks have the same: it stands for the whole batch.
 fn texts<'t>(tasks: &'t [NewTask], value: impl Fn(&'t NewTask) -> Option<&'t str>) -> Texts<'t> {
+    let (first, rest) = tasks.split_first()?;
+    let same = rest.iter().all(|task| value(task) == value(first));
+    let tasks = if same {
+        std::slice::from_ref(first)
+    } else {
+        tasks
+    };
     column(tasks, |task| value(task).map(refusable))
 }
 

@@ -112,6 +112,10 @@ async fn waiting_for_a_slot_costs_no_attempt() {
     assert!(0.0 < p50 && p50 <= p99, "{report}");
     let freed = number(&report, "/full_pool/freed_slot_ms/samples");
     assert_eq!(freed, number(&report, "/full_pool/waiting"));
+    let first = number(&report, "/full_pool/first_freed_slot_ms");
+    let longest = number(&report, "/full_pool/freed_slot_ms/max");
+    // The histogram keeps three digits.
+    assert!(0.0 < first && first <= longest * 1.001, "{report}");
 }
 
 #[tokio::test]

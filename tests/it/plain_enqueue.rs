@@ -15,23 +15,38 @@ const ROWS: &str = "select
     ) #>> '{}'
     from fencepost.task inner join fencepost.live using (id) where id = $1";
 
-/// Calls that write one task as each of these says; the last one writes two and is never plain.
-fn calls(payload: &str, content_type: &str, priority: &str) -> [String; 3] {
-    let payload = format!("convert_to({payload}, 'UTF8')");
-    let batch = |times| {
-        format!(
-            "select task_id from fencepost.enqueue_many(
-                task_queue => array['q'], task_type => array['t'], payload => array_fill({payload}, array[{times}]),
-                content_type => array[{content_type}]::text[], priority => array[{priority}]::int[]
-            ) limit 1"
-        )
-    };
+/// Calls that write one task, or three, as each of these says, all of them by the plain way where they may.
+fn calls(payload: &str, content_type: &str, priority: &str) -> [String; 4] {
+    let spelled = format!("convert_to({payload}, 'UTF8')");
     let one = format!(
         "select task_id from fencepost.enqueue_bytes(
-            'q', 't', {payload}, content_type => {content_type}, priority => {priority}
+            'q', 't', {spelled}, content_type => {content_type}, priority => {priority}
         )"
     );
-    [batch(1), one, batch(2)]
+    let full = format!(
+        "select task_id from fencepost.enqueue_many(
+            array['q', 'q'], array['t', 't'], array[{spelled}, {spelled}],
+            content_type => array_fill({content_type}::text, array[2]), namespace => array['default', 'default'],
+            priority => array_fill({priority}::int, array[2])
+        ) limit 1"
+    );
+    let batch = |tasks| batch(payload, content_type, priority, tasks, "null");
+    [one, full, batch(1), batch(3)]
+}
+
+/// The same by the general way: an array that may hold a node is given, so it is not plain.
+fn general(payload: &str, content_type: &str, priority: &str) -> String {
+    batch(payload, content_type, priority, 2, "array[null]::text[]")
+}
+
+fn batch(payload: &str, content_type: &str, priority: &str, tasks: u8, node: &str) -> String {
+    format!(
+        "select task_id from fencepost.enqueue_many(
+            task_queue => array['q'], task_type => array['t'],
+            payload => array_fill(convert_to({payload}, 'UTF8'), array[{tasks}]),
+            content_type => array[{content_type}]::text[], priority => array[{priority}]::int[], node => {node}
+        ) limit 1"
+    )
 }
 
 async fn written(db: &Client, call: &str) -> String {
@@ -39,14 +54,18 @@ async fn written(db: &Client, call: &str) -> String {
     db.query_one(ROWS, &[&id]).await.unwrap().get(0)
 }
 
-/// Whether the way for plain tasks takes it.
-async fn is_plain(db: &Client, payload: &str, content_type: &str, priority: &str) -> bool {
+/// Whether the ways for plain tasks take it, alone and in a batch.
+async fn is_plain(db: &Client, payload: &str, content_type: &str, priority: &str) -> [bool; 2] {
+    let payload = format!("convert_to({payload}, 'UTF8')");
     let call = format!(
-        "select fencepost.put_plain_task(
-            'default', 'q', 't', convert_to({payload}, 'UTF8'), {content_type}, {priority}
-        ) is not null"
+        "select
+            fencepost.put_plain_task('default', 'q', 't', {payload}, {content_type}, {priority}) is not null,
+            fencepost.put_plain_tasks(
+                'default', 'q', 't', array['1', {payload}], {content_type}, {priority}
+            ) is not null"
     );
-    db.query_one(&call, &[]).await.unwrap().get(0)
+    let row = db.query_one(&call, &[]).await.unwrap();
+    [row.get(0), row.get(1)]
 }
 
 async fn refused(db: &Client, call: &str) -> (SqlState, String, String, String) {
@@ -86,16 +105,15 @@ async fn every_call_writes_the_same_rows() {
         ("''", "'application/octet-stream'", "3"),
         ("'of a kind'", "'text/plain; charset=utf-8'", "2"),
     ] {
-        let calls = calls(payload, content_type, priority);
-        let expected = written(&db, &calls[2]).await;
-        for call in &calls[..2] {
-            assert_eq!(written(&db, call).await, expected, "{call}");
+        let expected = written(&db, &general(payload, content_type, priority)).await;
+        for call in calls(payload, content_type, priority) {
+            assert_eq!(written(&db, &call).await, expected, "{call}");
         }
     }
     let json =
         r#"select task_id from fencepost.enqueue('q', 't', '{"b": 1, "a": 2}', priority => 2)"#;
-    let calls = calls(r#"'{"a":2,"b":1}'"#, "'application/json'", "2");
-    assert_eq!(written(&db, json).await, written(&db, &calls[2]).await);
+    let general = general(r#"'{"a":2,"b":1}'"#, "'application/json'", "2");
+    assert_eq!(written(&db, json).await, written(&db, &general).await);
 }
 
 #[tokio::test]
@@ -112,21 +130,20 @@ async fn every_call_refuses_the_same() {
         ("'1'", "'application/json'", "4", "FP006"),
         ("'1'", "'application/octet-stream'", "-1", "FP006"),
     ] {
-        let calls = calls(payload, content_type, priority);
-        let expected = refused(&db, &calls[2]).await;
+        let expected = refused(&db, &general(payload, content_type, priority)).await;
         assert_eq!(expected.0.code(), code);
-        assert!(!is_plain(&db, payload, content_type, priority).await);
-        for call in &calls[..2] {
-            assert_eq!(refused(&db, call).await, expected, "{call}");
+        let plain = is_plain(&db, payload, content_type, priority).await;
+        assert_eq!(plain, [false, false], "{payload}");
+        for call in calls(payload, content_type, priority) {
+            assert_eq!(refused(&db, &call).await, expected, "{call}");
         }
     }
     let strict = "select fencepost.set_namespace('default', require_declared_queues => true)";
     db.execute(strict, &[]).await.unwrap();
-    let calls = calls("'1'", "null", "1");
-    let expected = refused(&db, &calls[2]).await;
+    let expected = refused(&db, &general("'1'", "null", "1")).await;
     assert_eq!(expected.0.code(), "FP015");
-    for call in &calls[..2] {
-        assert_eq!(refused(&db, call).await, expected, "{call}");
+    for call in calls("'1'", "null", "1") {
+        assert_eq!(refused(&db, &call).await, expected, "{call}");
     }
     let tasks: i64 = db
         .query_one("select count(*) from fencepost.task", &[])
@@ -134,4 +151,38 @@ async fn every_call_refuses_the_same() {
         .unwrap()
         .get(0);
     assert_eq!(tasks, 1);
+}
+
+#[tokio::test]
+async fn a_batch_keeps_its_order_and_names_the_task_at_fault() {
+    let test = TestDb::new().await;
+    let db = connected(&test).await;
+    let plain = is_plain(&db, "'2'", "'application/json'", "0").await;
+    assert_eq!(plain, [true, true]);
+    let stored = "select array_agg(enqueued.ordinal = convert_from(task.payload, 'UTF8')::int order by enqueued.ordinal)
+        from fencepost.enqueue_many(
+            array['q'], array['t'], array(select convert_to(n::text, 'UTF8') from generate_series(1, 2000) as n)
+        ) as enqueued
+        inner join fencepost.task on task.id = enqueued.task_id and enqueued.created and enqueued.answer = 'created'";
+    let in_order: Vec<bool> = db.query_one(stored, &[]).await.unwrap().get(0);
+    assert_eq!(in_order, vec![true; 2000]);
+    for (payloads, says) in [
+        ("'1', '{', '{'", "task 2: payload is not JSON"),
+        ("'1', '2', null", "task 3: payload must not be null"),
+    ] {
+        let call = format!(
+            "select fencepost.enqueue_many(array['q'], array['t'], array[{payloads}]::bytea[])"
+        );
+        let error = db.query(&call, &[]).await.unwrap_err();
+        let message = error.as_db_error().unwrap().message().to_owned();
+        assert!(message.starts_with(says), "{message}");
+    }
+    let uneven =
+        "select fencepost.enqueue_many(array['q', 'q'], array['t'], array['1', '2', '3']::bytea[])";
+    let error = db.query(uneven, &[]).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "FP010");
+    let nothing =
+        "select count(*) from fencepost.enqueue_many(array['q'], array['t'], array[]::bytea[])";
+    let none: i64 = db.query_one(nothing, &[]).await.unwrap().get(0);
+    assert_eq!(none, 0);
 }

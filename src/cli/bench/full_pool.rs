@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use super::figures::{Percentiles, rate};
+use super::figures::{Percentiles, rate, rounded};
 use super::ground::{Ground, run};
 use super::producer::Producer;
 use super::worker::HOLD;
@@ -38,8 +38,10 @@ pub(super) struct FullPool {
     full_statements_per_s: f64,
     /// The highest attempt of a task that waited.
     pub(super) waiting_attempts: i32,
-    /// From the end of a handler to the start of the next one at that slot, the first after the whole span.
+    /// From the end of a handler to the start of the next one at that slot.
     freed_slot_ms: Percentiles,
+    /// The first of them: after the whole span, in which nothing else ran.
+    first_freed_slot_ms: f64,
 }
 
 pub(super) async fn measure(
@@ -84,10 +86,12 @@ pub(super) async fn measure(
     let mut runs = holders.answers().await?;
     runs.extend(waiting.answers().await?);
     runs.sort_by_key(|run| run.started_us);
-    let freed = runs
+    let freed: Vec<i64> = runs
         .iter()
         .zip(runs.iter().skip(1))
-        .map(|(before, next)| next.started_us - before.ended_us);
+        .map(|(before, next)| next.started_us - before.ended_us)
+        .collect();
+    let first = *freed.first().context("no slot was freed")?;
     let freed_slot_ms = Percentiles::of_us(freed)?;
     // What still runs would outlast everybody.
     ground.stage.kill_workers().await?;
@@ -97,6 +101,7 @@ pub(super) async fn measure(
         full_statements_per_s,
         waiting_attempts,
         freed_slot_ms,
+        first_freed_slot_ms: rounded(first as f64 / 1e3, 2),
     })
 }
 

@@ -36,6 +36,7 @@ impl Sweeper {
             tracing::debug!(%error, "nothing was seen ahead");
             return;
         }
+        self.seen_ahead = !self.lanes.routes().is_empty();
         if let Err(error) = hub.routes.get(&hub.pool, self.lanes.routes()).await {
             tracing::debug!(%error, "routes were not read ahead");
         }
