@@ -1,82 +1,15 @@
--- The plain batch: many tasks of one address, of JSON or of bytes, at one priority, with nothing else. A call in bulk is
--- mostly of that kind, and what a batch with every option goes through costs a third as much again as the rows.
+-- The plain batch: many tasks of one address, of JSON or of bytes, at one priority, with nothing else. A call in bulk
+-- is mostly of that kind, and what a batch with every option goes through costs half as much again as this one.
 
 set local lock_timeout = '5s';
 
--- Stable, as the conversions in it count as stable: so it is inlined, where it was called and set up for every payload.
+-- Stable, as the conversions in it count as stable: that lets it be inlined, and no call be set up for each payload.
 create or replace function fencepost.normal_json(given bytea) returns bytea
 language sql stable strict parallel safe
 as $$ select convert_to(convert_from(given, 'UTF8')::jsonb::text, 'UTF8') $$;
 
--- What a plain enqueue has to know of its route: all in one look.
-create view fencepost.plain_route as
-select
-    owner.name as namespace,
-    route.task_queue,
-    route.task_type,
-    route.route_id,
-    limits.payload_bytes,
-    owner.require_declared_queues and not route.declared as is_undeclared,
-    horizon.floor_ms,
-    horizon.end_ms,
-    exists (
-        select from fencepost.dispatcher where dispatcher.sleeping and dispatcher.dead_at is null
-    ) as somebody_sleeps
-from fencepost.namespace as owner
-inner join fencepost.route on route.namespace_id = owner.namespace_id
-cross join fencepost.limits
-cross join fencepost.horizon
-where route.node = '';
-
-create or replace function fencepost.put_plain_task(
-    namespace text, task_queue text, task_type text, payload bytea, content_type text, priority int
-) returns bigint
-language plpgsql
-as $$
-#variable_conflict use_variable
-declare
-    known fencepost.plain_route;
-    ms bigint;
-    id bigint;
-    enqueued timestamptz;
-begin
-    select route.* into known
-    from fencepost.plain_route as route
-    where route.namespace = namespace and route.task_queue = task_queue and route.task_type = task_type;
-    if not found or known.is_undeclared or priority not between 0 and 3 then
-        return null;
-    elsif content_type = 'application/json' then
-        begin
-            payload := fencepost.normal_json(payload);
-        exception
-            when data_exception or program_limit_exceeded then
-                return null;
-        end;
-    elsif content_type is distinct from 'application/octet-stream' then
-        return null;
-    end if;
-    if payload is null or octet_length(payload) > known.payload_bytes then
-        return null;
-    end if;
-    ms := greatest(fencepost.id_ms(clock_timestamp()), known.floor_ms);
-    if ms >= known.end_ms then
-        return null;
-    end if;
-    id := (ms << 22) | (nextval('fencepost.task_sequence') & 4194303);
-    enqueued := clock_timestamp();
-    insert into fencepost.task (id, origin, enqueued_at, route_id, content_type, payload)
-    values (id, id, enqueued, known.route_id, content_type, payload);
-    insert into fencepost.live (id, route_id, priority, visible_after)
-    values (id, known.route_id, priority, enqueued);
-    if known.somebody_sleeps and current_setting('fencepost.notify', true) is distinct from 'off' then
-        perform pg_notify('fencepost', known.route_id::text);
-    end if;
-    return id;
-end
-$$;
-
--- Writes a plain batch and answers the ids in the order of the payloads; null, with nothing written, where it is not that
--- plain after all, as put_plain_task does for one.
+-- Writes a plain batch and answers the ids in the order of the payloads; null, with nothing written, where it is not
+-- that plain after all, as put_plain_task does for one.
 create function fencepost.put_plain_tasks(
     namespace text, task_queue text, task_type text, payload bytea[], content_type text, priority int
 ) returns bigint[]
@@ -84,13 +17,23 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    known fencepost.plain_route;
+    known record;
     ids bigint[];
     enqueued timestamptz;
 begin
-    select route.* into known
-    from fencepost.plain_route as route
-    where route.namespace = namespace and route.task_queue = task_queue and route.task_type = task_type;
+    select
+        route.route_id,
+        limits.payload_bytes,
+        owner.require_declared_queues and not route.declared as is_undeclared
+    into known
+    from fencepost.namespace as owner
+    inner join fencepost.route on route.namespace_id = owner.namespace_id
+    cross join fencepost.limits
+    where
+        owner.name = namespace
+        and route.task_queue = task_queue
+        and route.task_type = task_type
+        and route.node = '';
     if not found or known.is_undeclared or priority not between 0 and 3 then
         return null;
     elsif content_type = 'application/json' then
@@ -123,7 +66,7 @@ begin
     insert into fencepost.live (id, route_id, priority, visible_after)
     select given.id, known.route_id, priority, enqueued
     from unnest(ids) as given (id);
-    if known.somebody_sleeps and current_setting('fencepost.notify', true) is distinct from 'off' then
+    if fencepost.somebody_sleeps() then
         perform pg_notify('fencepost', known.route_id::text);
     end if;
     return ids;

@@ -57,7 +57,7 @@ struct Sweeper {
     scan_after: Option<(RouteId, i16)>,
     /// When the claim index was looked at last.
     scanned: Instant,
-    /// That was while every slot was taken: the slot that is freed takes what was seen, and looks after that.
+    /// That was not long ago, with every slot taken: one claim goes by what was seen, and the look that is due comes after.
     seen_ahead: bool,
     /// When a claim was last made or rehearsed.
     claimed: Instant,
@@ -170,6 +170,7 @@ impl Sweeper {
         let now = Instant::now();
         if pending.everything || pending.settings {
             self.poll_at = now;
+            self.seen_ahead = false;
         }
         if pending.everything {
             self.lanes.forget_pauses();
@@ -236,8 +237,9 @@ impl Sweeper {
         if demand.is_empty() || hub.is_draining() || !hub.fitness.allows(started) {
             return Ok(Found::NoDemand);
         }
-        let seen_ahead = std::mem::take(&mut self.seen_ahead);
-        if Instant::now() >= self.poll_at && !seen_ahead {
+        let is_due = Instant::now() >= self.poll_at;
+        let put_off = std::mem::take(&mut self.seen_ahead) && is_due;
+        if is_due && !put_off {
             self.scan().await?;
         }
         let known = hub.routes.get(&hub.pool, self.lanes.routes()).await?;
@@ -256,7 +258,11 @@ impl Sweeper {
             Instant::now(),
         );
         if request.lanes.is_empty() {
-            return Ok(Found::Nothing);
+            return Ok(if put_off {
+                Found::Short
+            } else {
+                Found::Nothing
+            });
         }
         request.sweep = hub.next_sweep();
         let sweep = request.sweep;

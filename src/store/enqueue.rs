@@ -314,19 +314,15 @@ impl<'t> Columns<'t> {
 
     pub(super) fn of(tasks: &'t [NewTask]) -> Self {
         Self {
-            // Required fields are sent even where no task has one, so that they are refused as empty.
-            queues: texts(tasks, |task| {
-                Some(task.task_queue.as_deref().unwrap_or_default())
-            }),
-            types: texts(tasks, |task| {
-                Some(task.task_type.as_deref().unwrap_or_default())
-            }),
+            queues: texts(tasks, |task| task.task_queue.as_deref()),
+            types: texts(tasks, |task| task.task_type.as_deref()),
             payloads: tasks.iter().map(|task| task.payload.as_deref()).collect(),
             content_types: texts(tasks, |task| task.content_type.as_deref()),
             namespaces: texts(tasks, |task| task.namespace.as_deref()),
             keys: texts(tasks, |task| task.dispatch_key.as_deref()),
             delays: column(tasks, |task| task.delay_ms),
-            times: texts(tasks, |task| task.run_at.as_deref()),
+            // One a task: they are read before they are spread, and what can't be read is named by its task.
+            times: column(tasks, |task| task.run_at.as_deref().map(refusable)),
             priorities: column(tasks, |task| task.priority),
             nodes: texts(tasks, |task| task.node.as_deref()),
             attempts: column(tasks, |task| task.max_attempts),

@@ -120,7 +120,16 @@ async fn waiting_for_a_slot_costs_no_attempt() {
 
 #[tokio::test]
 async fn an_enqueue_loses_nothing() {
-    let report = bench(&["enqueue", "--tasks", "1500", "--singles", "10"]).await;
+    let report = bench(&[
+        "enqueue",
+        "--tasks",
+        "1500",
+        "--tasks-a-call",
+        "400",
+        "--singles",
+        "10",
+    ])
+    .await;
     assert_eq!(number(&report, "/lost"), 0.0);
     assert_eq!(number(&report, "/single_ms/samples"), 10.0);
     assert_eq!(number(&report, "/waking/single_ms/samples"), 10.0);

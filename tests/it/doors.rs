@@ -332,6 +332,15 @@ async fn an_odd_payload_refuses_its_batch_and_says_which_it_is() {
     assert_eq!(answer.problem(), (400, "FP-003".into(), "payload".into()));
     let detail = answer.json()["detail"].as_str().unwrap().to_owned();
     assert!(detail.starts_with("task 2: "), "{detail}");
+    // Also where all of them say the same.
+    let body = br#"[
+        {"task_queue": "q", "task_type": "t", "payload": 1, "run_at": "tomorrow"},
+        {"task_queue": "q", "task_type": "t", "payload": 2, "run_at": "tomorrow"}
+    ]"#;
+    let answer = side.post("/v1/tasks", &body[..]).await;
+    assert_eq!(answer.problem(), (400, "FP-005".into(), "run_at".into()));
+    let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.starts_with("task 1: "), "{detail}");
     let tasks: i64 = side
         .db
         .connect()

@@ -125,7 +125,7 @@ async fn every_call_refuses_the_same() {
         ("null", "'application/json'", "1", "FP002"),
         (large, "'application/octet-stream'", "1", "FP002"),
         ("'{'", "'application/json'", "1", "FP003"),
-        (r#"'"\u0000"'"#, "null", "1", "FP003"),
+        (r#"'"\u0000"'"#, "'application/json'", "1", "FP003"),
         ("'x'", "'Text'", "1", "FP004"),
         ("'1'", "'application/json'", "4", "FP006"),
         ("'1'", "'application/octet-stream'", "-1", "FP006"),
@@ -140,9 +140,11 @@ async fn every_call_refuses_the_same() {
     }
     let strict = "select fencepost.set_namespace('default', require_declared_queues => true)";
     db.execute(strict, &[]).await.unwrap();
-    let expected = refused(&db, &general("'1'", "null", "1")).await;
+    let json = "'application/json'";
+    let expected = refused(&db, &general("'1'", json, "1")).await;
     assert_eq!(expected.0.code(), "FP015");
-    for call in calls("'1'", "null", "1") {
+    assert_eq!(is_plain(&db, "'1'", json, "1").await, [false, false]);
+    for call in calls("'1'", json, "1") {
         assert_eq!(refused(&db, &call).await, expected, "{call}");
     }
     let tasks: i64 = db
@@ -153,19 +155,101 @@ async fn every_call_refuses_the_same() {
     assert_eq!(tasks, 1);
 }
 
+/// How often a call goes the plain way and the general one: 1 for each that it takes.
+async fn ways(db: &Client, call: &str) -> [i64; 2] {
+    let calls = "select
+        coalesce(sum(calls) filter (where funcname = 'put_plain_tasks'), 0)::bigint,
+        coalesce(sum(calls) filter (where funcname = 'put_tasks'), 0)::bigint
+        from pg_stat_xact_user_functions where schemaname = 'fencepost'";
+    let counts = async || {
+        let row = db.query_one(calls, &[]).await.unwrap();
+        let counts: [i64; 2] = [row.get(0), row.get(1)];
+        counts
+    };
+    db.batch_execute("begin; set local track_functions = 'all'")
+        .await
+        .unwrap();
+    // What earlier transactions called may not have been reported yet.
+    let before = counts().await;
+    db.query(call, &[]).await.unwrap();
+    let after = counts().await;
+    db.batch_execute("rollback").await.unwrap();
+    [after[0] - before[0], after[1] - before[1]]
+}
+
+#[tokio::test]
+async fn a_batch_of_one_kind_goes_the_plain_way_and_no_other_does() {
+    let test = TestDb::new().await;
+    let db = connected(&test).await;
+    let call = |more: &str| {
+        format!(
+            "select fencepost.enqueue_many(
+                task_type => array['t'], payload => array['1', '2']::bytea[], {more}
+            )"
+        )
+    };
+    for plain in [
+        "task_queue => array['q']",
+        "task_queue => array['q', 'q'], priority => array[3, 3]",
+        "task_queue => array['q'], content_type => array['application/octet-stream'], namespace => array['default']",
+    ] {
+        assert_eq!(ways(&db, &call(plain)).await, [1, 0], "{plain}");
+    }
+    for other in [
+        "task_queue => array['q', 'r']",
+        "task_queue => array['q'], priority => array[0, 3]",
+        "task_queue => array['q'], priority => array[1, null]",
+        "task_queue => array['q'], content_type => array['application/json', 'application/octet-stream']",
+        "task_queue => array['q'], namespace => array['default', 'other']",
+        "task_queue => array['q'], node => array['n']",
+        "task_queue => array['q'], delay => array['1 s']::interval[]",
+        "task_queue => array['q'], labels => array['{}']::jsonb[]",
+    ] {
+        assert_eq!(ways(&db, &call(other)).await, [0, 1], "{other}");
+    }
+    let mixed = "select task_id from fencepost.enqueue_many(
+        array['q', 'r'], array['t'], array['1', '2']::bytea[], priority => array[0, 3],
+        content_type => array['application/json', 'application/octet-stream']
+    ) order by ordinal";
+    let rows = db.query(mixed, &[]).await.unwrap();
+    let kept = "select route.task_queue, live.priority, task.content_type
+        from fencepost.task
+        inner join fencepost.live using (id)
+        inner join fencepost.route on route.route_id = live.route_id
+        where task.id = $1";
+    let mut seen = Vec::new();
+    for row in rows {
+        let id: i64 = row.get(0);
+        let row = db.query_one(kept, &[&id]).await.unwrap();
+        let (queue, priority, kind): (String, i16, String) = (row.get(0), row.get(1), row.get(2));
+        seen.push((queue, priority, kind));
+    }
+    let expected = [
+        ("q", 0, "application/json"),
+        ("r", 3, "application/octet-stream"),
+    ];
+    assert_eq!(
+        seen,
+        expected.map(|(queue, priority, kind)| (queue.to_owned(), priority, kind.to_owned()))
+    );
+}
+
 #[tokio::test]
 async fn a_batch_keeps_its_order_and_names_the_task_at_fault() {
     let test = TestDb::new().await;
     let db = connected(&test).await;
     let plain = is_plain(&db, "'2'", "'application/json'", "0").await;
     assert_eq!(plain, [true, true]);
-    let stored = "select array_agg(enqueued.ordinal = convert_from(task.payload, 'UTF8')::int order by enqueued.ordinal)
-        from fencepost.enqueue_many(
+    let many = "select task_id from fencepost.enqueue_many(
             array['q'], array['t'], array(select convert_to(n::text, 'UTF8') from generate_series(1, 2000) as n)
-        ) as enqueued
-        inner join fencepost.task on task.id = enqueued.task_id and enqueued.created and enqueued.answer = 'created'";
-    let in_order: Vec<bool> = db.query_one(stored, &[]).await.unwrap().get(0);
-    assert_eq!(in_order, vec![true; 2000]);
+        ) where created and answer = 'created' order by ordinal";
+    let ids = db.query(many, &[]).await.unwrap();
+    let ids: Vec<i64> = ids.iter().map(|row| row.get(0)).collect();
+    let stored = "select array_agg(convert_from(task.payload, 'UTF8')::int order by given.ordinal)
+        from unnest($1::bigint[]) with ordinality as given (id, ordinal)
+        inner join fencepost.task on task.id = given.id";
+    let stored: Vec<i32> = db.query_one(stored, &[&ids]).await.unwrap().get(0);
+    assert_eq!(stored, (1..=2000).collect::<Vec<i32>>());
     for (payloads, says) in [
         ("'1', '{', '{'", "task 2: payload is not JSON"),
         ("'1', '2', null", "task 3: payload must not be null"),

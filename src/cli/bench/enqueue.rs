@@ -8,7 +8,7 @@ use super::Common;
 use super::cost::{Cpu, CpuSeconds};
 use super::figures::{Percentiles, Report, rate};
 use super::ground::Ground;
-use super::producer::{BATCH, Producer};
+use super::producer::Producer;
 use super::worker::STAMP;
 use crate::worker::ledger::now_us;
 
@@ -17,9 +17,12 @@ const QUEUE: &str = "enqueue";
 /// Producers: many tasks a call, and one a commit.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// Tasks to enqueue in calls of 1000
+    /// Tasks to enqueue in bulk
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     tasks: u32,
+    /// Tasks of one call in bulk, each of which is a transaction
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    tasks_a_call: u32,
     /// Tasks to enqueue one by one, each with its own commit, on one connection: with nobody to wake, then beside sleeping
     /// replicas
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -31,7 +34,7 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Settings {
     tasks: u32,
-    tasks_a_call: usize,
+    tasks_a_call: u32,
     singles: u32,
     payload_bytes: u32,
     replicas: u16,
@@ -61,8 +64,18 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     // The route is made before the clock runs.
     producer.commit(QUEUE, STAMP, &[0]).await?;
     ground.say("enqueueing");
+    // So are the tasks, as applications have theirs.
+    let told = vec![0; args.tasks as usize];
+    let mut first = producer.count();
+    let mut calls = Vec::new();
+    for told in told.chunks(args.tasks_a_call as usize) {
+        calls.push(producer.make(first, QUEUE, STAMP, told));
+        first += told.len();
+    }
     let (start, cpu) = (Instant::now(), Cpu::read(&ground.stage));
-    producer.enqueue_many(QUEUE, STAMP, args.tasks).await?;
+    for call in calls {
+        producer.send(call).await?;
+    }
     let (bulk, bulk_cpu_s) = (start.elapsed(), Cpu::read(&ground.stage).since(cpu));
     let single = one_by_one(ground, &mut producer, args.singles).await?;
     ground.say("enqueueing beside sleeping replicas");
@@ -73,7 +86,7 @@ pub(super) async fn measure(args: &Args, ground: &mut Ground) -> anyhow::Result<
     let common = &args.common;
     let settings = Settings {
         tasks: args.tasks,
-        tasks_a_call: BATCH,
+        tasks_a_call: args.tasks_a_call,
         singles: args.singles,
         payload_bytes: common.payload_bytes,
         replicas: common.replicas,

@@ -40,7 +40,7 @@ pub(super) struct FullPool {
     pub(super) waiting_attempts: i32,
     /// From the end of a handler to the start of the next one at that slot.
     freed_slot_ms: Percentiles,
-    /// The first of them: after the whole span, in which nothing else ran.
+    /// The first of them: after the whole span, in which nothing started.
     first_freed_slot_ms: f64,
 }
 

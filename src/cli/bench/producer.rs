@@ -101,15 +101,31 @@ impl Producer {
         task_type: &str,
         told: &[i64],
     ) -> anyhow::Result<()> {
-        let first = self.tasks.len() as u64;
-        let tasks = (first..).zip(told).map(|(number, told)| NewTask {
+        let tasks = self.make(self.tasks.len(), queue, task_type, told);
+        self.send(tasks).await
+    }
+
+    /// Tasks from this number on, one a value that its handler is told.
+    pub(super) fn make(
+        &self,
+        first: usize,
+        queue: &str,
+        task_type: &str,
+        told: &[i64],
+    ) -> Vec<NewTask> {
+        let tasks = (first as u64..).zip(told).map(|(number, told)| NewTask {
             namespace: Some(self.namespace.clone()),
             task_queue: Some(queue.to_owned()),
             task_type: Some(task_type.to_owned()),
             payload: Some(payload::make(number, *told, self.payload_bytes).into()),
             ..NewTask::default()
         });
-        let enqueued = enqueue(&self.pool, tasks.collect(), DATABASE_DEADLINE).await?;
+        tasks.collect()
+    }
+
+    /// Enqueues these in one transaction.
+    pub(super) async fn send(&mut self, tasks: Vec<NewTask>) -> anyhow::Result<()> {
+        let enqueued = enqueue(&self.pool, tasks, DATABASE_DEADLINE).await?;
         self.tasks
             .extend(enqueued.iter().map(|enqueued| enqueued.task_id));
         Ok(())

@@ -28,15 +28,17 @@ impl Sweeper {
         let (hub, now) = (Arc::clone(&self.hub), Instant::now());
         let due = now >= self.poll_at.max(self.scanned + hub.settings.poll);
         let may_claim = !hub.is_draining() && hub.fitness.allows(BootTime::now());
-        if !due || !may_claim || hub.fleet.strength(now).slots == 0 {
+        let may_claim = may_claim && hub.fleet.strength(now).slots > 0;
+        self.seen_ahead &= may_claim;
+        if !due || !may_claim {
             return;
         }
-        self.scanned = now;
+        (self.scanned, self.seen_ahead) = (now, false);
         if let Err(error) = self.scan().await {
             tracing::debug!(%error, "nothing was seen ahead");
             return;
         }
-        self.seen_ahead = !self.lanes.routes().is_empty();
+        self.seen_ahead = self.due_seen;
         if let Err(error) = hub.routes.get(&hub.pool, self.lanes.routes()).await {
             tracing::debug!(%error, "routes were not read ahead");
         }
