@@ -2,9 +2,9 @@
 -- all of them, or null where no task has one: $1 task queues, $2 task types, $3 payloads, $4 content types, $5
 -- namespaces, $6 dispatch keys, $7 delays in milliseconds, $8 times to run at (RFC 3339), $9 priorities, $10 nodes, $11
 -- highest numbers of attempts, $12 run timeouts, $13 heartbeat timeouts and $14 times to start within in milliseconds,
--- $15 when to settle, $16 concurrency keys, $17 labels and $18 options as the bytes of JSON objects. Answers id, created
--- and how (created, existing, replaced) in the order of the tasks. Text is read by the database, so that what can't
--- be read is refused alike whoever brings it.
+-- $15 when to settle, $16 concurrency keys, $17 labels and $18 options as the bytes of JSON objects. Answers id,
+-- created and how (created, existing, replaced) in the order of the tasks. Text is read by the database, so that what
+-- can't be read is refused alike whoever brings it.
 select
     enqueued.task_id,
     enqueued.created,
