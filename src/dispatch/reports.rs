@@ -17,7 +17,7 @@ use crate::domain::id::{TaskId, Token};
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::policy::Policy;
 use crate::domain::settlement::{Settlement, decide};
-use crate::fleet::{Profile, Session, SessionId};
+use crate::fleet::{Profile, Session, SessionId, Slot};
 use crate::proto::worker::dispatcher_frame::Frame;
 use crate::proto::worker::{Cancel, ResultAck, ResultAcks, Verdict};
 use crate::store;
@@ -67,7 +67,7 @@ pub fn accepted(hub: &Hub, session: SessionId, tokens: &[Token]) {
 
 /// The worker did not take these tasks, and has not started them.
 pub fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refusal) {
-    let deliveries = hub.in_flight.finish(tokens);
+    let mut deliveries = hub.in_flight.finish(tokens);
     hub.in_flight.free_stuck(tokens);
     match why {
         Refusal::Draining => hub.fleet.drain(session),
@@ -82,16 +82,17 @@ pub fn refused(hub: &Hub, session: SessionId, tokens: &[Token], why: Refusal) {
                 }
             }
         }
-        Refusal::NoSlot => {}
+        Refusal::NoSlot => {
+            // Before its slots are free: nobody is to be sent there in between.
+            hub.fleet.rest(session, Instant::now());
+            let slots = deliveries.values_mut().flat_map(|one| &mut one.slot);
+            slots.for_each(Slot::refuse);
+        }
     }
     let reports: Vec<Report> = deliveries
         .into_values()
         .filter_map(|delivery| end(hub, delivery, Outcome::NotTaken))
         .collect();
-    if why == Refusal::NoSlot {
-        // After the slots above are free again, which would end the rest.
-        hub.fleet.rest(session, Instant::now());
-    }
     hub.settler.report(reports);
 }
 

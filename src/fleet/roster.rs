@@ -90,6 +90,8 @@ pub struct Slot {
     session: SessionId,
     /// Its task has ended, and the worker has not stopped it.
     stuck: bool,
+    /// The worker says that it has no such slot.
+    refused: bool,
 }
 
 impl Slot {
@@ -102,6 +104,11 @@ impl Slot {
         let stuck = roster.change(self.session, |member| member.stuck += 1);
         self.stuck = stuck.is_some();
     }
+
+    /// The worker has refused its task for want of a slot: that this one is free then is no reason to end its rest.
+    pub fn refuse(&mut self) {
+        self.refused = true;
+    }
 }
 
 impl Drop for Slot {
@@ -109,7 +116,9 @@ impl Drop for Slot {
         let freed = self.shared.roster.lock().change(self.session, |member| {
             member.busy = member.busy.saturating_sub(1);
             member.stuck = member.stuck.saturating_sub(u32::from(self.stuck));
-            member.rests_until = None;
+            if !self.refused {
+                member.rests_until = None;
+            }
         });
         if freed.is_some() {
             self.shared.changed.send_replace(());
@@ -306,6 +315,7 @@ impl Fleet {
             shared: Arc::clone(&self.shared),
             session,
             stuck: false,
+            refused: false,
         }
     }
 

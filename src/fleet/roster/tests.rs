@@ -165,6 +165,17 @@ fn a_session_that_refuses_rests_and_one_that_frees_a_slot_is_asked_again() {
     assert_eq!(fleet.demand(now + REFUSAL_WAIT).len(), 1);
     drop(running);
     assert_eq!(fleet.demand(now)[0].free, 2);
+
+    let mut refused = fleet
+        .place(&route("a", ""), Nodes::Any, |_| 1, now)
+        .unwrap()
+        .slot;
+    fleet.rest(id, now);
+    refused.refuse();
+    drop(refused);
+    assert!(fleet.demand(now).is_empty(), "the slot that it has not");
+    assert_eq!(fleet.next_rested(now), Some(now + REFUSAL_WAIT * 2));
+    assert_eq!(fleet.demand(now + REFUSAL_WAIT * 2)[0].free, 2);
 }
 
 #[test]
